@@ -1,0 +1,22 @@
+"""`fleetcast`: the operator's command line. This module owns the list of its commands."""
+
+from __future__ import annotations
+
+import click
+
+from fleetcast import __version__
+from fleetcast.cli.catalogue import catalogue
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fleetcast")
+def fleetcast() -> None:
+    """Operate a fleet of your own nodes behind an EC2-compatible API."""
+
+
+fleetcast.add_command(catalogue)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 when done, 1 when it failed, 2 when it was misused."""
+    fleetcast(prog_name="fleetcast")
