@@ -9,6 +9,7 @@ The rule it keeps (I9): a signal that fails never improves a region's rank. Sour
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +18,7 @@ import msgspec
 from fleetcast.errors import InvalidSignal, InvalidWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SCORE_DECIMALS = 4
 WEIGHT_SUM_TOLERANCE = 1e-6
@@ -26,6 +27,8 @@ UNUSABLY_LARGE = 1e100  # as good as infinite: beyond it, sums and products coul
 # A larger count scores as this one does: the penalty is within 1e-8 of its limit by then, and
 # an unread count needs a finite value that no real one exceeds.
 COUNT_LIMIT = 1e9
+
+SCORED_TELEMETRY_SIGNALS = 2  # queue depth and GPU utilisation: the ones that count as missing
 
 TelemetryStatus = Literal["complete", "partial", "unavailable"]
 PriceDirection = Literal["rising", "stable", "falling"]
@@ -235,7 +238,7 @@ def simple_score(
     could not be read and count it in missing_scored_signals (0-2), which then outweighs it.
     Raises InvalidSignal for what is not a finite number or a count out of its range.
     """
-    if missing_scored_signals not in (0, 1, 2):
+    if missing_scored_signals not in range(SCORED_TELEMETRY_SIGNALS + 1):
         raise InvalidSignal(
             f"missing_scored_signals is {missing_scored_signals!r}; expected 0, 1 or 2"
         )
