@@ -1,0 +1,1 @@
+"""The on-node agent: listens on NATS for launches only while the node has room for them."""

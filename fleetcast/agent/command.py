@@ -1,0 +1,69 @@
+"""The command `fleetcast-agent`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+from pythonjsonlogger.json import JsonFormatter
+
+from fleetcast import __version__
+from fleetcast.agent.daemon import Agent
+from fleetcast.agent.settings import AgentSettings, read_settings
+from fleetcast.errors import FleetcastError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Serve launches on this node.
+
+    Example: fleetcast-agent run --config /etc/fleetcast/agent.toml
+    """
+
+
+@main.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The configuration file, agent.toml.",
+)
+def run(config: Path) -> None:
+    """Run the agent in the foreground until SIGTERM or SIGINT.
+
+    It then leaves the launch subjects, answers what is in hand and exits with 0. Guests go on
+    running. Logs are JSON lines on standard error.
+
+    Example: fleetcast-agent run --config agent.toml
+    """
+    _log_json_lines()
+    try:
+        asyncio.run(_serve(read_settings(config)))
+    except FleetcastError as problem:
+        logging.getLogger(__name__).critical("agent stopped", extra={"why": str(problem)})
+        sys.exit(1)
+
+
+async def _serve(settings: AgentSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Agent(settings).run(stop)
+
+
+def _log_json_lines() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,77 @@
+"""What is free on this host, and for which instances the rest is used.
+
+Owns the answer to "how many more of this type?" for tokens, admission and reports. No I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleetcast.capacity import Resources, how_many_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Ledger:
+    """The books of one host.
+
+    An open ledger admits as long as there is room; a closed one has room for nothing, but
+    goes on accounting for what it holds.
+    """
+
+    def __init__(self, total: Resources) -> None:
+        self.total = total
+        self.free = total
+        self.closed: str | None = None
+        self._held: dict[str, Resources] = {}
+
+    def __contains__(self, instance_id: str) -> bool:
+        return instance_id in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def room(self, need: Resources) -> int:
+        """Return how many more instances that each use `need` would be admitted now."""
+        return 0 if self.closed else how_many_fit(self.free, need)
+
+    def reserve(self, instance_id: str, need: Resources) -> bool:
+        """Book `need` for an instance if there is room. Return whether it was booked.
+
+        An id that is already booked stays booked once: True, and nothing changes.
+        """
+        if instance_id in self._held:
+            return True
+        if not self.room(need):
+            return False
+        self._book(instance_id, need)
+        return True
+
+    def adopt(self, instance_id: str, need: Resources) -> None:
+        """Book an instance that is already there, whether it fits or not.
+
+        A guest that is alive is never given up over arithmetic; the host is then over-full
+        and has room for nothing until enough has gone.
+        """
+        if instance_id not in self._held:
+            self._book(instance_id, need)
+
+    def release(self, instance_id: str) -> bool:
+        """Give back what an instance used. Return False if nothing was booked for it."""
+        need = self._held.pop(instance_id, None)
+        if need is None:
+            return False
+        self.free = self.free + need
+        return True
+
+    def close(self, why: str) -> None:
+        """Admit nothing any more; `why` is what operators are shown."""
+        self.closed = why
+
+    def _book(self, instance_id: str, need: Resources) -> None:
+        self._held[instance_id] = need
+        self.free = self.free - need

@@ -1,0 +1,92 @@
+"""Subscriptions that the NATS server itself removes after their last token.
+
+The one module that touches nats-py's private parts. nats-py's own limit
+(`Subscription.unsubscribe(limit)`) loses messages: it stops the callback after the first
+message past the limit, and forgets a sid while deliveries are still on their way. So the limit
+goes to the server only, and the callback never awaits: it counts and hands over.
+nats-py is pinned; tests/contract/test_limited_subscription.py fails loudly on an upgrade that
+changes what is used here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from fleetcast.subjects import LAUNCH_QUEUE_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+_FLUSH_TIMEOUT_S: Final = 5
+
+
+class LimitedSubscription:
+    """One SUB with its UNSUB max. limit: deliveries that the server will make in all."""
+
+    def __init__(self, subject: str, limit: int) -> None:
+        self.subject = subject
+        self.limit = limit
+        self.received = 0
+        self.subscription: Subscription | None = None
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that have not arrived here yet."""
+        return max(self.limit - self.received, 0)
+
+
+class NatsSubscriptions:
+    """Makes and retires limited subscriptions on one connection.
+
+    deliver: gets every message, also those that arrive while a subscription is being retired.
+    It must not block.
+    """
+
+    def __init__(self, connection: Client, deliver: Callable[[Msg], None]) -> None:
+        self._connection = connection
+        self._deliver = deliver
+
+    async def arm(self, subject: str, limit: int) -> LimitedSubscription:
+        """Subscribe for exactly `limit` deliveries. Raises nats.errors.Error when closed."""
+        armed = LimitedSubscription(subject, limit)
+
+        async def count_and_hand_over(message: Msg) -> None:
+            armed.received += 1
+            self._deliver(message)
+
+        subscription = await self._connection.subscribe(
+            subject,
+            queue=LAUNCH_QUEUE_GROUP,
+            cb=count_and_hand_over,
+        )
+        armed.subscription = subscription
+        # The server counts from the SUB on, so what it delivers in between is within the limit.
+        await self._connection._send_unsubscribe(subscription._id, limit)  # noqa: SLF001 - see the module
+        return armed
+
+    async def retire(self, armed: Sequence[LimitedSubscription]) -> None:
+        """Remove the interest, hand over what was on its way, then forget the sids."""
+        subscriptions = [one.subscription for one in armed if one.subscription]
+        try:
+            if self._connection.is_connected:
+                for subscription in subscriptions:
+                    await self._connection._send_unsubscribe(subscription._id)  # noqa: SLF001 - see the module
+                # After the PONG nothing more can come for these sids.
+                await self._connection.flush(_FLUSH_TIMEOUT_S)
+        except (nats.errors.Error, OSError):
+            pass  # the server that held them is gone, and with it the interest
+        finally:
+            for subscription in subscriptions:
+                await self._forget(subscription)
+
+    async def _forget(self, subscription: Subscription) -> None:
+        if not self._connection.is_closed:  # closing stops the callbacks, join would never end
+            await subscription._pending_queue.join()  # noqa: SLF001 - see the module
+        self._connection._remove_sub(subscription._id)  # noqa: SLF001 - see the module
+        subscription._stop_processing()  # noqa: SLF001 - see the module

@@ -1,0 +1,152 @@
+"""The agent's configuration file, agent.toml.
+
+node = "n1"
+region = "us-east-1"
+zone = "us-east-1a"                 # optional
+state_dir = "/var/lib/fleetcast"
+driver = "simulated"
+families = ["t3", "m8a"]            # every type of these families
+instance_types = ["c7g.large"]      # and these
+
+[nats]
+url = "tls://nats.us-east-1.example.com:4222"
+credentials_file = "/etc/fleetcast/node.creds"   # optional
+
+[capacity]                          # what instances may use of this host
+vcpu = 8
+memory_mib = 32768
+
+[[own_instance_types]]              # types that EC2 doesn't have
+name = "m8a.nano"
+vcpu = 1
+memory_mib = 512
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from fleetcast.capacity import Resources
+from fleetcast.configuration import read_struct
+from fleetcast.errors import (
+    InvalidConfiguration,
+    InvalidSubjectToken,
+    UnknownInstanceType,
+)
+from fleetcast.instance_types import Catalogue, InstanceType
+from fleetcast.subjects import check_node, check_place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Name = Annotated[str, msgspec.Meta(min_length=1, description="a name")]
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the region's NATS is. url: tls://host:port; nats://host:port on loopback."""
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(tls://.+|nats://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?/?)$",
+            description="a URL, tls://host:port (nats:// on loopback only)",
+        ),
+    ]
+    credentials_file: Name | None = None
+
+
+class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What instances may use of this host."""
+
+    vcpu: Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1")]
+    memory_mib: Annotated[int, msgspec.Meta(ge=1, description="a whole number of MiB from 1")]
+    gpus: Annotated[int, msgspec.Meta(ge=0, description="a whole number from 0")] = 0
+
+    def resources(self) -> Resources:
+        """Return it as the ledger counts."""
+        return Resources(vcpu=self.vcpu, memory_mib=self.memory_mib, gpus=self.gpus)
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is told at start. Raises InvalidConfiguration with the key."""
+
+    node: Name
+    region: Name
+    zone: Name | None = None
+    state_dir: Name
+    driver: Literal["simulated"]
+    families: tuple[Name, ...] = ()
+    instance_types: tuple[Name, ...] = ()
+    nats: NatsSettings
+    capacity: CapacitySettings
+    own_instance_types: tuple[InstanceType, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that can't stand in a NATS subject, and a node that serves nothing."""
+        _check_token("node", self.node, "letters, digits, '-' and '_'")
+        _check_token("region", self.region, "a-z, 0-9 and '-'")
+        if self.zone is not None:
+            _check_token("zone", self.zone, "a-z, 0-9 and '-'")
+        if not self.families and not self.instance_types:
+            raise InvalidConfiguration(
+                "families",
+                "and instance_types are both empty: the node would serve nothing",
+                expected='at least one, e.g. families = ["t3"]',
+            )
+
+    def served_types(self, ec2_types: Catalogue) -> dict[str, InstanceType]:
+        """Return the types that this node serves, by name.
+
+        Raises InvalidConfiguration for a family or type that nobody knows.
+        """
+        catalogue = ec2_types.with_types(self.own_instance_types, key="own_instance_types")
+        served: dict[str, InstanceType] = {}
+        for at, family in enumerate(self.families):
+            members = {one.name: one for one in catalogue if one.family == family}
+            if not members:
+                raise InvalidConfiguration(
+                    f"families[{at}]",
+                    f"{family!r} is no family of EC2's or of own_instance_types",
+                    expected="a family such as t3",
+                )
+            served |= members
+        for at, name in enumerate(self.instance_types):
+            try:
+                served[name] = catalogue.lookup(name)
+            except UnknownInstanceType as unknown:
+                raise InvalidConfiguration(
+                    f"instance_types[{at}]",
+                    str(unknown),
+                    expected="a type of EC2's or of own_instance_types",
+                ) from unknown
+        return served
+
+
+def read_settings(path: Path) -> AgentSettings:
+    """Read agent.toml. Raises InvalidConfiguration naming the file and the key."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InvalidConfiguration(
+            str(path), f"can't be read: {problem.strerror}", expected="the agent's configuration"
+        ) from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InvalidConfiguration(
+            str(path), f"is no TOML: {problem}", expected='lines such as node = "n1"'
+        ) from problem
+    try:
+        return read_struct(values, AgentSettings)
+    except InvalidConfiguration as problem:
+        raise InvalidConfiguration(
+            f"{path}: {problem.key}", problem.problem, expected=problem.expected
+        ) from problem
+
+
+def _check_token(key: str, value: str, allowed: str) -> None:
+    try:
+        check_node(value) if key == "node" else check_place(value, key)
+    except InvalidSubjectToken as problem:
+        raise InvalidConfiguration(key, f"is {value!r}", expected=f"only {allowed}") from problem

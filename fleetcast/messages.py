@@ -1,0 +1,232 @@
+"""Every wire message between the functions and the agents: versioned JSON, both ways.
+
+Agents are upgraded later than Lambdas, so a reader accepts its own version and the one
+before, and ignores fields that it doesn't know. A change that an older reader would
+misunderstand raises VERSION; a golden file per version holds its bytes (tests/golden/messages).
+What a launch needs before its body is decoded (id, attempt, expiry) travels in headers.
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from fleetcast.capacity import Resources
+from fleetcast.errors import InvalidMessage, UnsupportedMessageVersion
+from fleetcast.subjects import (
+    HEADER_ATTEMPT,
+    HEADER_EXPIRES_AT,
+    HEADER_LAUNCH_ID,
+    HEADER_TRACEPARENT,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION: Final = 1
+SUPPORTED_VERSIONS: Final = (1,)
+
+InstanceState: TypeAlias = Literal[
+    "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
+]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What every wire message carries."""
+
+    v: int = VERSION
+
+
+class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """The headers of a launch request.
+
+    launch_id: the reservation id, r-…. attempt: the fencing number, from 1.
+    expires_at_ms: epoch milliseconds after which nobody may act on the request.
+    """
+
+    launch_id: str
+    attempt: int
+    expires_at_ms: int
+    traceparent: str | None = None
+
+    def encode(self) -> dict[str, str]:
+        """Return the NATS headers."""
+        headers = {
+            HEADER_LAUNCH_ID: self.launch_id,
+            HEADER_ATTEMPT: str(self.attempt),
+            HEADER_EXPIRES_AT: str(self.expires_at_ms),
+        }
+        if self.traceparent is not None:
+            headers[HEADER_TRACEPARENT] = self.traceparent
+        return headers
+
+    @classmethod
+    def decode(cls, headers: Mapping[str, str] | None) -> LaunchHeaders:
+        """Read the NATS headers of a launch request. Raises InvalidMessage."""
+        headers = headers or {}
+        try:
+            return cls(
+                launch_id=headers[HEADER_LAUNCH_ID],
+                attempt=int(headers[HEADER_ATTEMPT]),
+                expires_at_ms=int(headers[HEADER_EXPIRES_AT]),
+                traceparent=headers.get(HEADER_TRACEPARENT),
+            )
+        except (KeyError, ValueError) as problem:
+            raise InvalidMessage(f"launch headers: {problem}") from problem
+
+
+# --- launching -----------------------------------------------------------------------------
+
+
+class InstanceToLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance of a launch. launch_index: EC2's AmiLaunchIndex."""
+
+    instance_id: str
+    launch_index: int
+
+
+class LaunchRequest(Message, frozen=True, kw_only=True):
+    """Asks an agent to launch as many of `instances` as it has room for, in their order."""
+
+    account_id: str
+    instances: tuple[InstanceToLaunch, ...]
+    instance_type: str
+    image_id: str
+    user_data_base64: str | None = None
+    key_name: str | None = None
+    shutdown_behavior: Literal["stop", "terminate"] = "stop"
+    tags: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Leave out what the user gave in confidence: a repr ends up in logs."""
+        ids = [instance.instance_id for instance in self.instances]
+        return f"LaunchRequest(v={self.v}, instance_type={self.instance_type!r}, instances={ids})"
+
+
+class Accepted(Message, frozen=True, kw_only=True, tag_field="outcome", tag="accepted"):
+    """These instances are reserved and journaled on `node`; the others still need a place."""
+
+    node: str
+    zone: str | None
+    instance_ids: tuple[str, ...]
+
+
+class Rejected(Message, frozen=True, kw_only=True, tag_field="outcome", tag="rejected"):
+    """Nothing was launched.
+
+    full: a lost race, ask again. node_fault: this node can't. client_fault: every node would
+    say so; `code` is the EC2 error code then.
+    """
+
+    node: str
+    reason: Literal["full", "node_fault", "client_fault"]
+    code: str = ""
+    message: str = ""
+
+
+LaunchReply: TypeAlias = Accepted | Rejected
+
+
+# --- asking one node -----------------------------------------------------------------------
+
+
+class InstancesRequest(Message, frozen=True, kw_only=True):
+    """Names the instances that a node action is about."""
+
+    instance_ids: tuple[str, ...]
+
+
+class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node knows of one instance it holds."""
+
+    instance_id: str
+    launch_id: str
+    attempt: int
+    instance_type: str
+    state: InstanceState
+    state_reason_code: str | None = None
+    state_reason_message: str | None = None
+
+
+class InstancesReply(Message, frozen=True, kw_only=True):
+    """The reports asked for. An instance that is absent is not on this node."""
+
+    node: str
+    instances: tuple[InstanceReport, ...]
+
+
+# --- asking every agent of a region --------------------------------------------------------
+
+
+class RegionRequest(Message, frozen=True, kw_only=True):
+    """Asks every agent of a region for its CapacityReply or its InstancesReply."""
+
+
+class CapacityReply(Message, frozen=True, kw_only=True):
+    """What a node has and how many more of each type fit.
+
+    closed: why the node takes no launches, or None. room: only types with room.
+    armed: launches that the NATS server may still deliver, by subject.
+    """
+
+    node: str
+    zone: str | None
+    closed: str | None
+    total: Resources
+    free: Resources
+    room: dict[str, int]
+    armed: dict[str, int]
+
+
+# --- bytes ---------------------------------------------------------------------------------
+
+
+class _VersionOnly(msgspec.Struct):
+    v: int | None = None
+
+
+_M = TypeVar("_M")
+_encoder: Final = msgspec.json.Encoder()
+_version_decoder: Final = msgspec.json.Decoder(_VersionOnly)
+_launch_reply_decoder: Final[msgspec.json.Decoder[LaunchReply]] = msgspec.json.Decoder(
+    Accepted | Rejected,
+)
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as JSON."""
+    return _encoder.encode(message)
+
+
+def decode(payload: bytes, kind: type[_M]) -> _M:
+    """Read a message of one kind.
+
+    Raises UnsupportedMessageVersion for a version that this reader doesn't know, and
+    InvalidMessage for anything else that isn't such a message.
+    """
+    _check_version(payload)
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except msgspec.MsgspecError as problem:
+        raise InvalidMessage(f"not a {kind.__name__}: {problem}") from problem
+
+
+def decode_launch_reply(payload: bytes) -> LaunchReply:
+    """Read an agent's answer to a launch request. Raises as `decode`."""
+    _check_version(payload)
+    try:
+        return _launch_reply_decoder.decode(payload)
+    except msgspec.MsgspecError as problem:
+        raise InvalidMessage(f"not a launch reply: {problem}") from problem
+
+
+def _check_version(payload: bytes) -> None:
+    # Before the body: a newer version may have changed any field's form.
+    try:
+        version = _version_decoder.decode(payload).v
+    except msgspec.MsgspecError as problem:
+        raise InvalidMessage(f"not a message: {problem}") from problem
+    if version not in SUPPORTED_VERSIONS:
+        raise UnsupportedMessageVersion(version, supported=SUPPORTED_VERSIONS)
