@@ -102,6 +102,13 @@ class InvalidAction(EC2Error):
     http_status = 400
 
 
+class MissingAction(EC2Error):
+    """The request doesn't say what to do."""
+
+    code = "MissingAction"
+    http_status = 400
+
+
 class MalformedQueryString(EC2Error):
     """The body is not a form that an EC2 client could have sent."""
 
@@ -142,6 +149,20 @@ class InvalidParameterCombination(EC2Error):
     """Parameters that contradict each other."""
 
     code = "InvalidParameterCombination"
+    http_status = 400
+
+
+class InvalidAMIIDMalformed(EC2Error):
+    """An image id that is not of the form ami-[0-9a-f]{17} (or the old 8 digits)."""
+
+    code = "InvalidAMIID.Malformed"
+    http_status = 400
+
+
+class TagLimitExceeded(EC2Error):
+    """More tags than a resource can have."""
+
+    code = "TagLimitExceeded"
     http_status = 400
 
 

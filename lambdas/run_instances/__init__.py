@@ -1,0 +1,1 @@
+"""The EC2 API function: RunInstances and the instance actions."""
