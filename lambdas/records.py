@@ -1,0 +1,64 @@
+"""What the control plane knows of an instance, as the functions pass it around.
+
+How it is kept is no business of this module. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+InstanceState: TypeAlias = Literal[
+    "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
+]
+ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
+
+# Source: EC2 API reference, InstanceState.
+STATE_CODES: Final[Mapping[InstanceState, int]] = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
+
+
+class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance.
+
+    launch_index: its place in the reservation, from 0. attempt: the fencing number; a node that
+    holds the instance under an older one must give it up. region, zone, node: where it is, None
+    until a node has accepted it. launched_at_s, terminated_at_s: epoch seconds. architecture: as
+    EC2 names it (x86_64, arm64). state_reason_*: why it is stopping, stopped or terminated.
+    """
+
+    account_id: str
+    reservation_id: str
+    instance_id: str
+    instance_type: str
+    image_id: str
+    architecture: str
+    launch_index: int
+    launched_at_s: float
+    attempt: int = 1
+    state: InstanceState = "pending"
+    region: str | None = None
+    zone: str | None = None
+    node: str | None = None
+    key_name: str | None = None
+    tags: dict[str, str] = {}
+    client_token: str | None = None
+    shutdown_behavior: ShutdownBehavior = "stop"
+    state_reason_code: str | None = None
+    state_reason_message: str | None = None
+    terminated_at_s: float | None = None
+
+    @property
+    def availability_zone(self) -> str | None:
+        """The zone as a client sees it: a node outside any zone stands for its whole region."""
+        return self.zone or self.region
