@@ -96,12 +96,13 @@ def instance_type_from_ec2(described: InstanceTypeInfoTypeDef) -> InstanceType:
 
 def _collect(regions: Sequence[str | None]) -> Iterator[InstanceType]:
     """Yield the types of every region, showing how far it is. None is the profile's region."""
+    session = boto3.Session()
     with Console(stderr=True).status("Asking EC2 for its instance types") as progress:
         for region in regions:
             types_n = 0
             try:
                 for page_n, page in enumerate(
-                    fetch_instance_types(boto3.client("ec2", region_name=region)), start=1
+                    fetch_instance_types(session.client("ec2", region_name=region)), start=1
                 ):
                     types_n += len(page)
                     place = region or "the profile's region"
