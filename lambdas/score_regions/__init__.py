@@ -1,0 +1,1 @@
+"""The scheduled function that reads each region's signals and writes their scores."""

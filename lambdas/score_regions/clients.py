@@ -1,0 +1,79 @@
+"""The AWS clients that collectors share: one a service and region, made when first asked for."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from botocore.config import Config
+
+from lambdas.score_regions.collection import MAX_THREADS
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from mypy_boto3_cloudformation import CloudFormationClient
+    from mypy_boto3_cloudwatch import CloudWatchClient
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_sqs import SQSClient
+
+# An answer takes tens of milliseconds; a region that doesn't answer must not hold up the sweep.
+CALLS = Config(
+    connect_timeout=1,
+    read_timeout=4,
+    retries={"mode": "adaptive", "total_max_attempts": 3},
+    max_pool_connections=MAX_THREADS,
+)
+
+# The Price List API answers for all regions, from a few endpoints only.
+PRICING_REGION_BY_CONTINENT = {"ap": "ap-south-1", "eu": "eu-central-1"}
+PRICING_REGION = "us-east-1"
+
+
+class AwsClients:
+    """Clients by service and region. Safe to use from many threads.
+
+    Asking for one raises botocore's UnknownRegionError for a region that AWS can't have.
+    """
+
+    def __init__(self, session: Session, config: Config = CALLS) -> None:
+        self._session = session
+        self._config = config
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()  # to make a client isn't thread-safe, to use one is
+
+    def cloudformation(self, region: str) -> CloudFormationClient:
+        """Return the region's CloudFormation client."""
+        client: CloudFormationClient = self._shared("cloudformation", region)
+        return client
+
+    def cloudwatch(self, region: str) -> CloudWatchClient:
+        """Return the region's CloudWatch client."""
+        client: CloudWatchClient = self._shared("cloudwatch", region)
+        return client
+
+    def ec2(self, region: str) -> EC2Client:
+        """Return the region's EC2 client."""
+        client: EC2Client = self._shared("ec2", region)
+        return client
+
+    def sqs(self, region: str) -> SQSClient:
+        """Return the region's SQS client."""
+        client: SQSClient = self._shared("sqs", region)
+        return client
+
+    def pricing(self) -> PricingClient:
+        """Return a client of the nearest Price List endpoint."""
+        continent = (self._session.region_name or "").partition("-")[0]
+        region = PRICING_REGION_BY_CONTINENT.get(continent, PRICING_REGION)
+        client: PricingClient = self._shared("pricing", region)
+        return client
+
+    def _shared(self, service: Any, region: str) -> Any:  # noqa: ANN401 - typed by the callers
+        self._session.get_partition_for_region(region)  # raises for what is no region of AWS
+        with self._lock:
+            client = self._clients.get((service, region))
+            if client is None:
+                client = self._session.client(service, region_name=region, config=self._config)
+                self._clients[service, region] = client
+        return client
