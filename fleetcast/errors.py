@@ -87,7 +87,7 @@ class UnsupportedMessageVersion(InvalidMessage):
 class EC2Error(FleetcastError):
     """An error as an EC2 client sees it. Source of codes: EC2 API reference, error codes."""
 
-    code: ClassVar[str] = "InternalError"
+    code: str = "InternalError"
     http_status: ClassVar[int] = 500
 
     def __init__(self, message: str) -> None:
@@ -199,6 +199,16 @@ class DryRunOperation(EC2Error):
 
     code = "DryRunOperation"
     http_status = 412
+
+
+class RefusedByNode(EC2Error):
+    """A request that every node would refuse, with the EC2 code that the node gave."""
+
+    http_status = 400
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
 
 
 class InsufficientInstanceCapacity(EC2Error):

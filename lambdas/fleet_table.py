@@ -1,0 +1,285 @@
+"""The Fleet table: instances, reservations and client tokens of each account.
+
+    ACCOUNT#id  INSTANCE#i-…     an InstanceRecord
+    ACCOUNT#id  RESERVATION#r-…  which instances one launch has, and whether it is decided
+    ACCOUNT#id  TOKEN#…          which launch a ClientToken stands for
+
+A launch is written before its first request leaves, so that what runs anywhere has a record.
+Launching imports this module: it works on a plain botocore client, and must import neither
+boto3 nor Powertools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from fleetcast.errors import FleetcastError
+from lambdas.attribute_values import decode_item, encode_item
+from lambdas.records import InstanceRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
+
+_TRANSACTION_ITEMS: Final = 100  # DynamoDB's limit
+_GET_ITEMS: Final = 100
+TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
+TOKEN_KEPT_S: Final = 7 * 86_400
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch. undecided_until_s: when a launch still `placing` must have died (epoch s)."""
+
+    account_id: str
+    reservation_id: str
+    instance_ids: tuple[str, ...]
+    state: Literal["placing", "placed", "unknown"]
+    undecided_until_s: float
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A ClientToken and what it was used for. fingerprint: of the other parameters."""
+
+    client_token: str
+    fingerprint: str
+    reservation_id: str
+
+
+class TokenTaken(FleetcastError):
+    """The ClientToken stands for another launch already."""
+
+    def __init__(self, token: Token) -> None:
+        self.token = token
+        super().__init__(f"the client token stands for {token.reservation_id}")
+
+
+class LaunchConflict(FleetcastError):
+    """Another launch with the same ClientToken is being written at this moment."""
+
+
+class FleetTable:
+    """The table over a DynamoDB client, boto3's or botocore's. All methods raise botocore's."""
+
+    def __init__(self, client: DynamoDBClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    # --- launching -------------------------------------------------------------------------
+
+    def begin_launch(
+        self,
+        reservation: Reservation,
+        records: Sequence[InstanceRecord],
+        token: Token | None,
+        *,
+        now_s: float,
+    ) -> None:
+        """Write a launch whole, before anything is asked for.
+
+        Raises TokenTaken, or LaunchConflict when that can't be told yet: try again.
+
+        Beyond 98 instances it takes several transactions. The token is in the first one, so two
+        launches never share it; a function that dies between two leaves records without a node.
+        """
+        account = reservation.account_id
+        writes = [self._put(account, f"RESERVATION#{reservation.reservation_id}", reservation)]
+        if token is not None:
+            key = f"TOKEN#{token.client_token}"
+            expires = int(now_s) + TOKEN_KEPT_S
+            writes.insert(0, self._put(account, key, token, expires_at=expires))
+        writes += [self._put(account, f"INSTANCE#{one.instance_id}", one) for one in records]
+        try:
+            self._transact(writes)
+        except self._client.exceptions.TransactionCanceledException as error:
+            reasons: Any = error.response.get("CancellationReasons", [{}])
+            first = reasons[0]
+            if token is not None and "Item" in first:
+                taken = msgspec.convert(decode_item(first["Item"]), Token)
+                raise TokenTaken(taken) from error
+            if first.get("Code") == "TransactionConflict":
+                raise LaunchConflict from error
+            raise
+
+    def finish_launch(
+        self,
+        reservation: Reservation,
+        placed: Sequence[InstanceRecord],
+        unplaced: Iterable[str],
+    ) -> None:
+        """Write where the instances are, drop those that found no place, and the launch's state.
+
+        reservation: as it is now, with the instances that remain.
+        """
+        account = reservation.account_id
+        writes: list[TransactWriteItemTypeDef] = [
+            {
+                "Update": {
+                    "TableName": self._name,
+                    "Key": _key(account, f"INSTANCE#{record.instance_id}"),
+                    # Only what placing decides: the state may have moved on meanwhile.
+                    "UpdateExpression": (
+                        "SET #region = :region, #zone = :zone, #node = :node, attempt = :attempt"
+                    ),
+                    "ExpressionAttributeNames": {
+                        "#region": "region",
+                        "#zone": "zone",
+                        "#node": "node",
+                    },
+                    "ExpressionAttributeValues": encode_item(
+                        {
+                            ":region": record.region,
+                            ":zone": record.zone,
+                            ":node": record.node,
+                            ":attempt": record.attempt,
+                        }
+                    ),
+                }
+            }
+            for record in placed
+        ]
+        writes += [self._delete(account, f"INSTANCE#{one}") for one in unplaced]
+        writes.append(
+            self._put(
+                account,
+                f"RESERVATION#{reservation.reservation_id}",
+                reservation,
+                replace=True,
+            )
+        )
+        self._transact(writes)
+
+    def drop_launch(self, reservation: Reservation, token: Token | None) -> None:
+        """Remove a launch that started nothing, so that its token may be used again."""
+        account = reservation.account_id
+        writes = [self._delete(account, f"INSTANCE#{one}") for one in reservation.instance_ids]
+        writes.append(self._delete(account, f"RESERVATION#{reservation.reservation_id}"))
+        if token is not None:
+            writes.append(self._delete(account, f"TOKEN#{token.client_token}"))
+        self._transact(writes)
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def reservation(self, account_id: str, reservation_id: str) -> Reservation | None:
+        """Read a launch, or None if it was dropped."""
+        answer = self._client.get_item(
+            TableName=self._name,
+            Key=_key(account_id, f"RESERVATION#{reservation_id}"),
+            ConsistentRead=True,
+        )
+        item = answer.get("Item")
+        return msgspec.convert(decode_item(item), Reservation) if item else None
+
+    def instances(self, account_id: str, *, now_s: float) -> list[InstanceRecord]:
+        """Read all instances of an account, without those terminated over an hour ago.
+
+        Consistent: what RunInstances has returned is there.
+        """
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._name,
+            KeyConditionExpression="pk = :pk AND begins_with(sk, :instances)",
+            ExpressionAttributeValues=encode_item(
+                {":pk": f"ACCOUNT#{account_id}", ":instances": "INSTANCE#"}
+            ),
+            ConsistentRead=True,
+        )
+        items = (decode_item(item) for page in pages for item in page["Items"])
+        return [_record(item) for item in items if item.get("expires_at", now_s) >= now_s]
+
+    def instances_by_id(
+        self,
+        account_id: str,
+        instance_ids: Sequence[str],
+        *,
+        now_s: float,
+    ) -> list[InstanceRecord]:
+        """Read these instances, in this order; those that are not there are left out."""
+        found: dict[str, InstanceRecord] = {}
+        wanted = list(dict.fromkeys(instance_ids))
+        while wanted:
+            keys = [_key(account_id, f"INSTANCE#{one}") for one in wanted[:_GET_ITEMS]]
+            answer = self._client.batch_get_item(
+                RequestItems={self._name: {"Keys": keys, "ConsistentRead": True}}
+            )
+            for item in map(decode_item, answer["Responses"][self._name]):
+                if item.get("expires_at", now_s) >= now_s:
+                    found[item["instance_id"]] = _record(item)
+            left = answer["UnprocessedKeys"].get(self._name)
+            again = [decode_item(key)["sk"] for key in left["Keys"]] if left else []
+            wanted = [key.removeprefix("INSTANCE#") for key in again] + wanted[_GET_ITEMS:]
+        return [found[one] for one in dict.fromkeys(instance_ids) if one in found]
+
+    # --- the instances' lives --------------------------------------------------------------
+
+    def change_state(self, before: InstanceRecord, after: InstanceRecord, *, now_s: float) -> bool:
+        """Move an instance on to another state. Return False if it had moved on already."""
+        changed = {
+            "#state": after.state,
+            "state_reason_code": after.state_reason_code,
+            "state_reason_message": after.state_reason_message,
+            "terminated_at_s": after.terminated_at_s,
+        }
+        if after.state == "terminated":
+            changed["expires_at"] = int(now_s) + TERMINATED_VISIBLE_S
+        sets = ", ".join(f"{name} = :{name.lstrip('#')}" for name in changed)
+        values = {f":{name.lstrip('#')}": value for name, value in changed.items()}
+        try:
+            self._client.update_item(
+                TableName=self._name,
+                Key=_key(before.account_id, f"INSTANCE#{before.instance_id}"),
+                UpdateExpression=f"SET {sets}",
+                ConditionExpression="#state = :before AND attempt = :attempt",
+                ExpressionAttributeNames={"#state": "state"},
+                ExpressionAttributeValues=encode_item(
+                    values | {":before": before.state, ":attempt": before.attempt}
+                ),
+            )
+        except self._client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    # --- items -----------------------------------------------------------------------------
+
+    def _put(
+        self,
+        account_id: str,
+        sort_key: str,
+        content: msgspec.Struct,
+        *,
+        replace: bool = False,
+        expires_at: int | None = None,
+    ) -> TransactWriteItemTypeDef:
+        item: dict[str, Any] = msgspec.to_builtins(content)
+        item |= {"pk": f"ACCOUNT#{account_id}", "sk": sort_key}
+        if expires_at is not None:
+            item["expires_at"] = expires_at
+        if replace:
+            return {"Put": {"TableName": self._name, "Item": encode_item(item)}}
+        return {
+            "Put": {
+                "TableName": self._name,
+                "Item": encode_item(item),
+                "ConditionExpression": "attribute_not_exists(pk)",
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            }
+        }
+
+    def _delete(self, account_id: str, sort_key: str) -> TransactWriteItemTypeDef:
+        return {"Delete": {"TableName": self._name, "Key": _key(account_id, sort_key)}}
+
+    def _transact(self, writes: Sequence[TransactWriteItemTypeDef]) -> None:
+        for start in range(0, len(writes), _TRANSACTION_ITEMS):
+            self._client.transact_write_items(
+                TransactItems=writes[start : start + _TRANSACTION_ITEMS]
+            )
+
+
+def _key(account_id: str, sort_key: str) -> dict[str, Any]:
+    return dict(encode_item({"pk": f"ACCOUNT#{account_id}", "sk": sort_key}))
+
+
+def _record(item: dict[str, Any]) -> InstanceRecord:
+    return msgspec.convert(item, InstanceRecord)

@@ -1,0 +1,153 @@
+"""The EC2 API function's entry: an API Gateway event in, an EC2 answer out, whatever happens.
+
+The one place where an error becomes XML. What launching doesn't need is not imported here: this
+is the cold start that a launch waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import secrets
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import botocore.session
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
+from botocore.config import Config
+
+from fleetcast.errors import EC2Error, InternalError, MalformedQueryString
+from fleetcast.instance_types import ec2_catalogue
+from lambdas.bus import Bus
+from lambdas.fleet_table import FleetTable
+from lambdas.region_scores import RegionScoresTable
+from lambdas.run_instances.ec2_protocol import (
+    decode_request,
+    encode_error,
+    encode_response,
+)
+from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
+from lambdas.run_instances.launching import run_instances
+from lambdas.run_instances.services import Call, Services
+from lambdas.settings import RunInstancesSettings, decode_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+_log = logging.getLogger(__name__)
+
+_ACTIONS: Final = {
+    "RunInstances": run_instances,
+    "DescribeInstances": describe_instances,
+    "TerminateInstances": terminate_instances,
+}
+_TABLE_CALLS: Final = Config(
+    connect_timeout=1,
+    read_timeout=3,
+    retries={"mode": "standard", "total_max_attempts": 3},
+)
+# Sent by this function before API Gateway or Lambda cuts it off.
+_ANSWERING_S: Final = 1.0
+
+# One loop for the process: a NATS connection made under another never answers.
+_loop: Final = asyncio.new_event_loop()
+
+
+def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answer one call of an EC2 client. Never raises for what a client sends."""
+    request_id = context.aws_request_id
+    try:
+        request = decode_request(_body(event))
+        action = _ACTIONS[request.action]
+        call = Call(
+            account_id=_account_id(event),
+            request_id=request_id,
+            deadline_s=(
+                time.monotonic() + context.get_remaining_time_in_millis() / 1000 - _ANSWERING_S
+            ),
+        )
+        result = _loop.run_until_complete(action(_services(), call, request.parameters))
+        return _answer(200, encode_response(request.action, result, request_id=request_id))
+    except EC2Error as error:
+        _log.info(
+            "refused", extra={"request": request_id, "code": error.code, "why": error.message}
+        )
+        return _answer(error.http_status, encode_error(error, request_id=request_id))
+    except Exception:  # noqa: BLE001 - the process boundary: the client gets EC2's answer for it
+        _log.exception("failed", extra={"request": request_id})
+        ours = InternalError("An internal error has occurred. Retry with the same ClientToken.")
+        return _answer(ours.http_status, encode_error(ours, request_id=request_id))
+
+
+def _body(event: Mapping[str, Any]) -> str:
+    """Return the form of a POST, or of a GET's query string. Raises MalformedQueryString."""
+    if event["httpMethod"] == "GET":
+        return urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True)
+    body: str = event.get("body") or ""
+    if not event.get("isBase64Encoded"):
+        return body
+    try:
+        return base64.b64decode(body, validate=True).decode()
+    except ValueError as error:
+        raise MalformedQueryString("The request is not a form of names and values") from error
+
+
+def _account_id(event: Mapping[str, Any]) -> str:
+    context = event["requestContext"]
+    account_id: str = context.get("identity", {}).get("accountId") or context["accountId"]
+    return account_id
+
+
+def _answer(status: int, document: str) -> dict[str, Any]:
+    return {
+        "statusCode": status,
+        "headers": {"Content-Type": "text/xml;charset=UTF-8"},
+        "body": document,
+    }
+
+
+@cache
+def _services() -> Services:
+    settings = decode_settings(RunInstancesSettings, os.environ)
+    session = botocore.session.get_session()
+    # botocore's own stubs know no services.
+    dynamodb: Any = session.create_client("dynamodb", config=_TABLE_CALLS)
+    bus = Bus({region.name: region for region in settings.regions}, _credentials_from(session))
+    return Services(
+        settings=settings,
+        instance_types=ec2_catalogue().with_types(settings.instance_types),
+        fleet=FleetTable(dynamodb, settings.fleet_table),
+        scores=RegionScoresTable(dynamodb, settings.region_scores_table),
+        ask=bus.ask,
+        now_s=time.time,
+        clock_s=time.monotonic,
+        random_hex=lambda digits: secrets.token_hex(digits // 2 + 1)[:digits],
+    )
+
+
+def _credentials_from(session: botocore.session.Session) -> Callable[[str], str]:
+    def read_secret(name: str) -> str:
+        # Made here: a fleet whose NATS asks for no credentials never pays for the client.
+        client: Any = session.create_client("secretsmanager", config=_TABLE_CALLS)
+        secret: str = client.get_secret_value(SecretId=name)["SecretString"]
+        return secret
+
+    return read_secret
+
+
+def _log_as_json() -> None:
+    logger = Logger(service="run_instances")
+    logging.getLogger("lambdas")
+    copy_config_to_registered_loggers(source_logger=logger, include={"lambdas"})
+
+
+_log_as_json()
+if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+    _services()  # in the init phase, where it costs the caller least

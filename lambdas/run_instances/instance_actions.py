@@ -1,0 +1,183 @@
+"""DescribeInstances and TerminateInstances: the table's records, and what nodes say of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fleetcast import messages
+from fleetcast.errors import DryRunOperation, InvalidMessage, MissingParameter
+from fleetcast.subjects import NodeAction, node_subject
+from lambdas.bus import RegionError
+from lambdas.run_instances.descriptions import (
+    Result,
+    chosen_records,
+    describe_result,
+    termination_result,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lambdas.records import InstanceRecord
+    from lambdas.run_instances.services import Call, Services
+
+_log = logging.getLogger(__name__)
+
+_NODE_TIMEOUT_S: Final = 1.0
+
+
+class _TerminateParameters(msgspec.Struct, frozen=True, rename="pascal"):
+    instance_ids: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+async def describe_instances(
+    services: Services,
+    call: Call,
+    parameters: Mapping[str, object],
+) -> Result:
+    """List instances; those on their way to another state are asked after at their nodes.
+
+    Raises EC2Error. A node that doesn't answer leaves its instances as they were last known.
+    """
+    if parameters.get("DryRun"):
+        raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
+    now_s = services.now_s()
+    records = services.fleet.instances(call.account_id, now_s=now_s)
+    describe_result(records, parameters, now_s=now_s)  # refuse bad parameters before asking nodes
+    moving = [one for one in records if one.node and one.state in {"pending", "shutting-down"}]
+    changed = await _ask_nodes(services, moving, NodeAction.DESCRIBE)
+    current = [changed.get(record.instance_id, record) for record in records]
+    return describe_result(current, parameters, now_s=now_s)
+
+
+async def terminate_instances(
+    services: Services,
+    call: Call,
+    parameters: Mapping[str, object],
+) -> Result:
+    """Terminate instances. Raises EC2Error, and then none was terminated.
+
+    The wish is recorded first: an instance whose node can't be asked now is shutting down until
+    it is known to be gone.
+    """
+    asked = msgspec.convert(parameters, _TerminateParameters)
+    if not asked.instance_ids:
+        raise MissingParameter("InstanceId")
+    now_s = services.now_s()
+    found = services.fleet.instances_by_id(call.account_id, asked.instance_ids, now_s=now_s)
+    before = chosen_records(found, asked.instance_ids, now_s=now_s)
+    if asked.dry_run:
+        raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
+    wished = {record.instance_id: _wish_gone(services, record) for record in before}
+    changed = await _ask_nodes(
+        services,
+        [record for record in wished.values() if record.node and record.state == "shutting-down"],
+        NodeAction.TERMINATE,
+    )
+    after = wished | changed
+    return termination_result((record, after[record.instance_id]) for record in before)
+
+
+def _wish_gone(services: Services, record: InstanceRecord) -> InstanceRecord:
+    if record.state in {"shutting-down", "terminated"}:
+        return record
+    wished = msgspec.structs.replace(
+        record,
+        state="shutting-down",
+        state_reason_code="Client.UserInitiatedShutdown",
+        state_reason_message="Client.UserInitiatedShutdown: User initiated shutdown",
+    )
+    services.fleet.change_state(record, wished, now_s=services.now_s())
+    return wished
+
+
+# --- asking nodes --------------------------------------------------------------------------
+
+
+async def _ask_nodes(
+    services: Services,
+    records: Sequence[InstanceRecord],
+    action: NodeAction,
+) -> dict[str, InstanceRecord]:
+    """Ask each record's node, side by side; return the records that have changed, by id."""
+    by_node: dict[tuple[str, str], list[InstanceRecord]] = {}
+    for record in records:
+        if record.region and record.node:
+            by_node.setdefault((record.region, record.node), []).append(record)
+    answers = await asyncio.gather(
+        *(
+            _ask_node(services, region, node, action, held)
+            for (region, node), held in by_node.items()
+        )
+    )
+    changed: dict[str, InstanceRecord] = {}
+    for held, reports in zip(by_node.values(), answers, strict=True):
+        if reports is not None:
+            changed |= _apply(services, held, reports)
+    return changed
+
+
+async def _ask_node(
+    services: Services,
+    region: str,
+    node: str,
+    action: NodeAction,
+    records: Iterable[InstanceRecord],
+) -> dict[str, messages.InstanceReport] | None:
+    """Return the node's reports by instance id, or None if it gave no answer."""
+    request = messages.InstancesRequest(
+        instance_ids=tuple(record.instance_id for record in records)
+    )
+    try:
+        payload = await services.ask(
+            region,
+            node_subject(region, node, action),
+            messages.encode(request),
+            timeout_s=_NODE_TIMEOUT_S,
+        )
+        reply = messages.decode(payload, messages.InstancesReply)
+    except (RegionError, InvalidMessage) as problem:
+        _log.warning(
+            "node gave no answer",
+            extra={"region": region, "node": node, "action": action.value, "why": str(problem)},
+        )
+        return None
+    return {report.instance_id: report for report in reply.instances}
+
+
+def _apply(
+    services: Services,
+    records: Iterable[InstanceRecord],
+    reports: Mapping[str, messages.InstanceReport],
+) -> dict[str, InstanceRecord]:
+    """Record what a node says of its instances. One that it doesn't hold stays as it is."""
+    now_s = services.now_s()
+    changed: dict[str, InstanceRecord] = {}
+    for record in records:
+        report = reports.get(record.instance_id)
+        if report is None or report.state == record.state:
+            continue
+        if record.state == "shutting-down" and report.state != "terminated":
+            continue  # the node hasn't heard of it yet, or is at it
+        after = msgspec.structs.replace(
+            record,
+            state=report.state,
+            state_reason_code=report.state_reason_code,
+            state_reason_message=_reason(report),
+            terminated_at_s=now_s if report.state == "terminated" else None,
+        )
+        if services.fleet.change_state(record, after, now_s=now_s):
+            changed[record.instance_id] = after
+    return changed
+
+
+def _reason(report: messages.InstanceReport) -> str | None:
+    """Return the message as EC2 words it, with its code in front."""
+    if report.state_reason_code is None:
+        return None
+    return f"{report.state_reason_code}: {report.state_reason_message}"
