@@ -1,0 +1,1 @@
+"""The functions that run on AWS Lambda, and what they share."""
