@@ -1,0 +1,67 @@
+"""The EC2-compatible endpoint: a regional REST API in front of run_instances.
+
+Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET.
+"""
+
+import json
+
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from infra.config import FleetConfig
+from infra.log_groups import create_log_group
+
+# Who asked and how it went. Never the body or the query string: they hold user data.
+_ACCESS_LOG_FIELDS = {
+    "request_id": "$context.requestId",
+    "caller": "$context.identity.userArn",
+    "source_ip": "$context.identity.sourceIp",
+    "method": "$context.httpMethod",
+    "path": "$context.path",
+    "status": "$context.status",
+    "latency_ms": "$context.responseLatency",
+    "integration_latency_ms": "$context.integrationLatency",
+    "integration_status": "$context.integrationStatus",
+    "error": "$context.error.responseType",
+}
+
+
+class Ec2Api(Construct):
+    """The API and its stage. url: the endpoint for EC2 clients."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: FleetConfig,
+        run_instances: lambda_.Function,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        access_log = create_log_group(self, "AccessLog", retention_days=config.log_retention_days)
+        api = apigateway.RestApi(
+            self,
+            "Rest",
+            rest_api_name="fleetcast",
+            description="EC2-compatible API of fleetcast",
+            endpoint_types=[apigateway.EndpointType.REGIONAL],
+            default_method_options=apigateway.MethodOptions(
+                authorization_type=apigateway.AuthorizationType.IAM
+            ),
+            # API Gateway writes access logs only in accounts that gave it a role for that.
+            cloud_watch_role=True,
+            deploy_options=apigateway.StageOptions(
+                throttling_rate_limit=config.api_rate_per_s,
+                throttling_burst_limit=config.api_burst,
+                metrics_enabled=True,
+                access_log_destination=apigateway.LogGroupLogDestination(access_log),
+                access_log_format=apigateway.AccessLogFormat.custom(json.dumps(_ACCESS_LOG_FIELDS)),
+            ),
+        )
+        # The construct's own output of the URL; the stack's has a name that stays.
+        api.node.try_remove_child("Endpoint")
+        integration = apigateway.LambdaIntegration(run_instances, allow_test_invoke=False)
+        for method in ("POST", "GET"):
+            api.root.add_method(method, integration)
+        self.url = api.url

@@ -1,0 +1,76 @@
+"""What each function's role may do, and nothing more."""
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+
+from infra.config import FleetConfig
+from infra.tables import Tables
+
+
+def run_instances_statements(
+    stack: cdk.Stack, config: FleetConfig, tables: Tables
+) -> list[iam.PolicyStatement]:
+    """Keep the fleet's records, read scores, and read the NATS credentials that are named."""
+    statements = [
+        _allow(
+            [tables.fleet.table_arn],
+            # A transaction needs the actions that it is made of.
+            "dynamodb:ConditionCheckItem",
+            "dynamodb:DeleteItem",
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
+            "dynamodb:UpdateItem",
+        ),
+        _allow([tables.region_scores.table_arn], "dynamodb:Query"),
+    ]
+    secrets = {region.nats_credentials_secret for region in config.regions} - {None}
+    if secrets:
+        # Secrets Manager ends each ARN with six random characters.
+        arns = [_arn(stack, "secretsmanager", f"secret:{name}-??????") for name in secrets]
+        statements.append(_allow(sorted(arns), "secretsmanager:GetSecretValue"))
+    return statements
+
+
+def score_regions_statements(
+    stack: cdk.Stack, config: FleetConfig, tables: Tables
+) -> list[iam.PolicyStatement]:
+    """Write scores, and read the signals of the regions that have them."""
+    statements = [
+        _allow(
+            [tables.region_scores.table_arn],
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
+            "dynamodb:UpdateItem",
+        ),
+        # None of these can be narrowed to a resource.
+        _allow(
+            ["*"],
+            "cloudwatch:GetMetricData",
+            "ec2:DescribeSpotPriceHistory",
+            "pricing:GetProducts",
+        ),
+    ]
+    with_jobs = [region for region in config.regions if region.job_stack_name]
+    if with_jobs:
+        stacks = [
+            _arn(stack, "cloudformation", f"stack/{region.job_stack_name}/*", region=region.name)
+            for region in with_jobs
+        ]
+        # A queue's name is known only to its stack.
+        queues = [_arn(stack, "sqs", "*", region=region.name) for region in with_jobs]
+        statements += [
+            _allow(stacks, "cloudformation:DescribeStacks"),
+            _allow(queues, "sqs:GetQueueAttributes"),
+        ]
+    return statements
+
+
+def _allow(resources: list[str], *actions: str) -> iam.PolicyStatement:
+    return iam.PolicyStatement(actions=list(actions), resources=resources)
+
+
+def _arn(stack: cdk.Stack, service: str, resource: str, *, region: str | None = None) -> str:
+    place = region or stack.region
+    return f"arn:{stack.partition}:{service}:{place}:{stack.account}:{resource}"
