@@ -1,0 +1,138 @@
+"""Launches through the functions' own code, the walk and the bus, without DynamoDB."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from bench.nodes import INSTANCE_TYPE, REGION
+from fleetcast import messages
+from fleetcast.errors import InsufficientInstanceCapacity
+from fleetcast.subjects import RegionAction, launch_subject, region_subject
+from lambdas.bus import Bus
+from lambdas.run_instances.placement import UnknownOutcome, Walk, Wanted
+from lambdas.settings import Region
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.client import Client
+
+_DEADLINE_S: Final = 20.0
+_ACCEPT_TIMEOUT_S: Final = 5.0
+_GATHER_S: Final = 2.0
+
+
+@dataclass
+class Tally:
+    """What became of a number of launches. latencies_s: of each, in order of their ends."""
+
+    launched: int = 0
+    refused: int = 0
+    unknown: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def bus_to(url: str) -> AsyncIterator[Bus]:
+    """Connect as the functions do."""
+    bus = Bus({REGION: Region(name=REGION, nats_url=url)}, credentials=lambda _: "")
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
+    """Launch one t3.medium and count what came of it."""
+    request = request_for(number)
+    walk = Walk(
+        Wanted(
+            launch_id=f"r-{number:017x}",
+            template=request,
+            instances=request.instances,
+            min_count=1,
+            zone=None,
+            deadline_s=time.monotonic() + _DEADLINE_S,
+        ),
+        ask=bus.ask,
+        clock_s=time.monotonic,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        accept_timeout_s=_ACCEPT_TIMEOUT_S,
+    )
+    began_s = time.monotonic()
+    try:
+        await walk.place([REGION])
+        tally.launched += 1
+    except InsufficientInstanceCapacity:
+        tally.refused += 1
+    except UnknownOutcome:
+        tally.unknown += 1
+    tally.latencies_s.append(time.monotonic() - began_s)
+
+
+async def launch_at_once(bus: Bus, count: int) -> Tally:
+    """Launch `count` t3.medium, all at the same moment."""
+    tally = Tally()
+    await asyncio.gather(*(launch_one(bus, number, tally) for number in range(count)))
+    return tally
+
+
+async def ask_at_once(connection: Client, count: int) -> Tally:
+    """Launch as a requester without the walk does: one question each, and "full" is a refusal."""
+    tally = Tally()
+
+    async def ask(number: int) -> None:
+        try:
+            reply = await connection.request(
+                launch_subject(REGION, INSTANCE_TYPE),
+                messages.encode(request_for(number)),
+                timeout=_ACCEPT_TIMEOUT_S,
+            )
+        except nats.errors.NoRespondersError:
+            tally.refused += 1
+        except nats.errors.TimeoutError:
+            tally.unknown += 1
+        else:
+            accepted = isinstance(messages.decode_launch_reply(reply.data), messages.Accepted)
+            tally.launched += accepted
+            tally.refused += not accepted
+
+    await asyncio.gather(*(ask(number) for number in range(count)))
+    return tally
+
+
+def request_for(number: int) -> messages.LaunchRequest:
+    """Return the request for one t3.medium."""
+    return messages.LaunchRequest(
+        account_id="000000000000",
+        instances=(messages.InstanceToLaunch(instance_id=f"i-{number:017x}", launch_index=0),),
+        instance_type=INSTANCE_TYPE,
+        image_id="ami-0123456789abcdef0",
+    )
+
+
+async def count_duplicates(connection: Client, nodes: int) -> int:
+    """Return how many instances are held by more than one node, by the nodes' inventories."""
+    inbox = connection.new_inbox()
+    replies = await connection.subscribe(inbox)
+    await connection.publish(
+        region_subject(REGION, RegionAction.INVENTORY),
+        messages.encode(messages.RegionRequest()),
+        reply=inbox,
+    )
+    held: Counter[str] = Counter()
+    for _ in range(nodes):
+        try:
+            reply = await replies.next_msg(timeout=_GATHER_S)
+        except nats.errors.TimeoutError as silence:
+            raise RuntimeError("a node did not tell its inventory") from silence
+        inventory = messages.decode(reply.data, messages.InstancesReply)
+        held.update(one.instance_id for one in inventory.instances)
+    return sum(nodes_n > 1 for nodes_n in held.values())

@@ -1,0 +1,94 @@
+"""As many launches at once as there is room for, and three times as many.
+
+A false refusal is a launch that was refused although a slot stayed free. The baselines in the
+same run do without capacity tokens: a static queue group, and unsubscribing when full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import nats
+
+from bench.launcher import Tally, ask_at_once, bus_to, count_duplicates, launch_at_once
+from bench.nodes import Kind, running_nodes
+from bench.report import Figure, publish
+from fleetcast.local.nats_server import nats_cluster, nats_server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetcast.local.nats_server import NatsServer
+
+NODES: Final = 50
+SLOTS_PER_NODE: Final = 20
+SLOTS: Final = NODES * SLOTS_PER_NODE
+CLUSTER_SERVERS: Final = 3
+BASELINES: Final[dict[Kind, str]] = {
+    "static": "baseline: always subscribed, says when it is full",
+    "unsubscribe": "baseline: unsubscribes when it is full",
+}
+
+
+async def run() -> None:
+    """Run the storms and publish their figures."""
+    figures: list[Figure] = []
+    for requests in (SLOTS, 3 * SLOTS):
+        figures += await _storm(requests)
+    for kind, about in BASELINES.items():
+        figures.append(await _baseline(kind, about))
+    figures += await _cluster_storm()
+    publish("storm", figures)
+
+
+async def _storm(requests: int) -> list[Figure]:
+    with nats_server() as server:
+        tally, duplicates = await _launch([server], requests, NODES)
+    refused_falsely = min(requests, SLOTS) - tally.launched - tally.unknown
+    values = {
+        "accepted": (tally.launched, "launches accepted"),
+        "slots": (SLOTS, f"of {requests} requests at once"),
+        "false_refusals": (refused_falsely, "refused while a slot stayed free"),
+        "timeouts": (tally.unknown, "outcome unknown"),
+        "duplicates": (duplicates, "instances on two nodes"),
+    }
+    return [
+        Figure(key=f"{key}_{requests}", value=value, about=about)
+        for key, (value, about) in values.items()
+    ]
+
+
+async def _cluster_storm() -> list[Figure]:
+    with nats_cluster(CLUSTER_SERVERS) as servers:
+        tally, duplicates = await _launch(servers, SLOTS, NODES)
+    return [
+        Figure(
+            key=f"cluster_accepted_{SLOTS}",
+            value=tally.launched,
+            about=f"accepted in a cluster of {CLUSTER_SERVERS}; unknown: {tally.unknown}",
+        ),
+        Figure(key=f"cluster_duplicates_{SLOTS}", value=duplicates, about="on two nodes there"),
+    ]
+
+
+async def _launch(
+    servers: Sequence[NatsServer],
+    requests: int,
+    nodes: int,
+) -> tuple[Tally, int]:
+    async with running_nodes("tokens", servers, count=nodes, slots=SLOTS_PER_NODE):
+        async with bus_to(servers[0].url) as bus:
+            tally = await launch_at_once(bus, requests)
+        connection = await nats.connect(servers[0].url)
+        duplicates = await count_duplicates(connection, nodes)
+        await connection.close()
+    return tally, duplicates
+
+
+async def _baseline(kind: Kind, about: str) -> Figure:
+    with nats_server() as server:
+        async with running_nodes(kind, [server], count=NODES, slots=SLOTS_PER_NODE):
+            connection = await nats.connect(server.url)
+            tally = await ask_at_once(connection, SLOTS)
+            await connection.close()
+    return Figure(key=f"{kind}_false_refusals_{SLOTS}", value=SLOTS - tally.launched, about=about)
