@@ -177,6 +177,18 @@ def test_the_default_region_has_no_privilege_when_any_region_has_telemetry() -> 
     assert names(ranked) == ["a", "b"]
 
 
+def test_cpu_telemetry_alone_does_not_make_a_region_seen() -> None:
+    # Else the default region, were it the only one with it, would gain by losing it.
+    cpu_only = msgspec.structs.replace(score_of("b", 0.9, missing=2), telemetry_status="partial")
+    assert names(rank(score_of("a", 0.1, missing=2), cpu_only, default_region="b")) == ["b", "a"]
+
+
+def test_stale_telemetry_does_not_make_up_for_fresh_scores_without_any() -> None:
+    # Else the stale default region, behind the fresh one here, would gain by losing it.
+    stale = score_of("b", 0.1, age_s=5000)
+    assert names(rank(score_of("a", 0.9, missing=2), stale, default_region="b")) == ["b", "a"]
+
+
 # --- ties ----------------------------------------------------------------------------------
 
 
