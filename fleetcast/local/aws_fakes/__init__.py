@@ -4,7 +4,7 @@ One HTTP server on loopback answers them with the real shapes, out of a scenario
 latency and failures. Clients reach it through AWS_ENDPOINT_URL_EC2 and AWS_ENDPOINT_URL_PRICING.
 """
 
-from fleetcast.local.aws_fakes.scenario import Failure, Prices, Scenario, load_scenario
+from fleetcast.local.aws_fakes.scenario import Failure, FailureKind, Prices, Scenario, load_scenario
 from fleetcast.local.aws_fakes.server import AwsFakes
 
-__all__ = ["AwsFakes", "Failure", "Prices", "Scenario", "load_scenario"]
+__all__ = ["AwsFakes", "Failure", "FailureKind", "Prices", "Scenario", "load_scenario"]

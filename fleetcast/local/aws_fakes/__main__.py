@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import signal
-import threading
 from pathlib import Path
 
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.local.aws_fakes import AwsFakes, load_scenario
+
+STOPPING = {signal.SIGTERM, signal.SIGINT}
 
 
 def main() -> None:
@@ -27,17 +28,16 @@ def main() -> None:
     except (OSError, InvalidConfiguration) as error:
         parser.error(str(error))
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Blocked and waited for, not handled: a handler could not safely wake another wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     with AwsFakes(lambda: load_scenario(scenario_path)) as fakes:
-        print(f"AWS fakes answer at {fakes.url}", flush=True)  # noqa: T201 - a command's output
         if options.port_file is not None:
             # Renamed into place: a reader never sees half a number.
             draft: Path = options.port_file.with_suffix(".part")
             draft.write_text(fakes.url.rpartition(":")[2])
             draft.rename(options.port_file)
-        stop.wait()
+        print(f"AWS fakes answer at {fakes.url}", flush=True)  # noqa: T201 - a command's output
+        signal.sigwait(STOPPING)
 
 
 if __name__ == "__main__":
