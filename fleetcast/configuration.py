@@ -70,10 +70,7 @@ def _read(value: object, kind: Any, *, key: str) -> Any:  # noqa: ANN401 - any a
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     origin = get_origin(plain)
     if origin in (Union, UnionType):
-        if value is None:
-            return _convert(value, kind, key=key)
-        (plain,) = (member for member in get_args(plain) if member is not NoneType)
-        return _read(value, plain, key=key)
+        return None if value is None else _read(value, _without_none(plain), key=key)
     if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
         return read_struct(value, plain, key=key)
     if origin is tuple and isinstance(value, list | tuple):
@@ -104,9 +101,7 @@ def _expected(kind: Any) -> str:  # noqa: ANN401 - any annotation
             return note.description
     origin = get_origin(plain)
     if origin in (Union, UnionType):
-        return " or ".join(
-            "null" if kind is NoneType else _expected(kind) for kind in get_args(plain)
-        )
+        return _expected(_without_none(plain))
     if origin is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(plain))
     if origin is tuple:
@@ -114,6 +109,12 @@ def _expected(kind: Any) -> str:  # noqa: ANN401 - any annotation
     if origin is dict or (isinstance(plain, type) and issubclass(plain, msgspec.Struct)):
         return "a mapping"
     return _WORDS.get(plain, str(plain))
+
+
+def _without_none(union: Any) -> Any:  # noqa: ANN401 - any annotation
+    """Return X of ``X | None``, the only union that configuration has."""
+    (member,) = (member for member in get_args(union) if member is not NoneType)
+    return member
 
 
 def _join(place: str, key: str) -> str:

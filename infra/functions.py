@@ -18,6 +18,8 @@ from lambdas.settings import RunInstancesSettings, ScoreRegionsSettings, encode_
 
 # Lambda refuses a function whose variables, names and values together, take more.
 ENVIRONMENT_LIMIT_BYTES = 4096
+# What a table's name, made up by CloudFormation at deployment, takes at most.
+_GENERATED_NAME_BYTES = 64
 # A launch ends within 20 s; the rest is for a cold start and for recording the end. API Gateway
 # gives up at 29 s.
 _RUN_INSTANCES_TIMEOUT_S = 25
@@ -133,7 +135,11 @@ def check_environment_size(function: str, environment: Mapping[str, str]) -> Non
 
     Raises InvalidConfiguration naming the largest variable.
     """
-    sizes = {name: len(name) + len(value.encode()) for name, value in environment.items()}
+    sizes = {
+        name: len(name)
+        + (_GENERATED_NAME_BYTES if cdk.Token.is_unresolved(value) else len(value.encode()))
+        for name, value in environment.items()
+    }
     total = sum(sizes.values())
     if total > ENVIRONMENT_LIMIT_BYTES:
         largest = max(sizes, key=sizes.__getitem__)

@@ -46,6 +46,7 @@ class Emulator:
 
     port: int
     region: str
+    pid: int
     log: Path
 
     @property
@@ -94,7 +95,7 @@ def running_emulator(directory: Path, *, region: str = "us-east-1") -> Iterator[
             # A group of its own: the functions' processes are stopped with it.
             start_new_session=True,
         )
-    emulator = Emulator(port=port, region=region, log=log)
+    emulator = Emulator(port=port, region=region, pid=process.pid, log=log)
     try:
         _wait_until_it_answers(emulator, process)
         yield emulator

@@ -1,0 +1,280 @@
+"""What a deployment makes: who may call, what each role may do, what is kept."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fleetcast.errors import InvalidConfiguration
+
+Template = dict[str, Any]
+
+
+def resources(template: Template, kind: str) -> dict[str, Any]:
+    return {
+        name: resource
+        for name, resource in template["Resources"].items()
+        if resource["Type"] == kind
+    }
+
+
+def the(template: Template, kind: str, name: str) -> dict[str, Any]:
+    """Return the one resource of a kind whose logical id holds a name."""
+    found: dict[str, Any]
+    (found,) = (
+        resource for logical_id, resource in resources(template, kind).items() if name in logical_id
+    )
+    return found
+
+
+def statements(template: Template, role: str) -> Iterator[tuple[set[str], str]]:
+    """Yield the (actions, resources as JSON) that a role's policy allows."""
+    policy = the(template, "AWS::IAM::Policy", role)
+    for statement in policy["Properties"]["PolicyDocument"]["Statement"]:
+        actions = statement["Action"]
+        assert statement["Effect"] == "Allow"
+        yield (
+            set(actions) if isinstance(actions, list) else {actions},
+            json.dumps(statement["Resource"]),
+        )
+
+
+def allowed(template: Template, role: str, service: str) -> dict[str, str]:
+    """Map each action of a service that a role may do to the resources, as JSON."""
+    return {
+        action: where
+        for actions, where in statements(template, role)
+        for action in actions
+        if action.startswith(f"{service}:")
+    }
+
+
+# --- the endpoint --------------------------------------------------------------------------
+
+
+def test_every_method_of_the_api_asks_for_an_iam_signature(template: Template) -> None:
+    methods = resources(template, "AWS::ApiGateway::Method").values()
+    assert {method["Properties"]["HttpMethod"] for method in methods} == {"GET", "POST"}
+    assert {method["Properties"]["AuthorizationType"] for method in methods} == {"AWS_IAM"}
+
+
+def test_the_api_is_regional_and_throttled(template: Template) -> None:
+    (api,) = resources(template, "AWS::ApiGateway::RestApi").values()
+    assert api["Properties"]["EndpointConfiguration"] == {"Types": ["REGIONAL"]}
+    (stage,) = resources(template, "AWS::ApiGateway::Stage").values()
+    (settings,) = stage["Properties"]["MethodSettings"]
+    assert (settings["ThrottlingRateLimit"], settings["ThrottlingBurstLimit"]) == (50, 100)
+
+
+def test_access_logs_hold_no_body_and_no_query_string(template: Template) -> None:
+    (stage,) = resources(template, "AWS::ApiGateway::Stage").values()
+    logged = json.loads(stage["Properties"]["AccessLogSetting"]["Format"])
+    assert logged["status"] == "$context.status"
+    assert all(value.startswith("$context.") for value in logged.values())
+    (settings,) = stage["Properties"]["MethodSettings"]
+    assert settings["DataTraceEnabled"] is False
+
+
+# --- the functions -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "handler", "timeout_s"),
+    [
+        ("FunctionsRunInstances", "lambdas.run_instances.handler.handle", 25),
+        ("FunctionsScoreRegions", "lambdas.score_regions.handler.handle", 50),
+    ],
+)
+def test_functions_run_on_arm64_python_3_13(
+    template: Template, name: str, handler: str, timeout_s: int
+) -> None:
+    function = the(template, "AWS::Lambda::Function", name)["Properties"]
+    assert function["Runtime"] == "python3.13"
+    assert function["Architectures"] == ["arm64"]
+    assert function["Handler"] == handler
+    assert function["Timeout"] == timeout_s
+    assert "VpcConfig" not in function
+
+
+def test_every_log_group_forgets_after_the_configured_days(
+    synthesise: Callable[..., Template],
+) -> None:
+    groups = resources(synthesise(log_retention_days=7), "AWS::Logs::LogGroup").values()
+    assert [group["Properties"]["RetentionInDays"] for group in groups] == [7, 7, 7]
+
+
+def test_functions_stand_in_the_configured_subnets(synthesise: Callable[..., Template]) -> None:
+    template = synthesise(vpc={"subnet_ids": ["subnet-1"], "security_group_ids": ["sg-1"]})
+    for function in resources(template, "AWS::Lambda::Function").values():
+        assert function["Properties"]["VpcConfig"] == {
+            "SubnetIds": ["subnet-1"],
+            "SecurityGroupIds": ["sg-1"],
+        }
+    for name in ("RunInstances", "ScoreRegions"):
+        role = the(template, "AWS::IAM::Role", f"Functions{name}Role")
+        assert "AWSLambdaENIManagementAccess" in json.dumps(role["Properties"])
+
+
+def test_functions_are_told_of_endpoints_under_the_names_that_sdks_read(
+    synthesise: Callable[..., Template],
+) -> None:
+    urls = {"ec2": "http://127.0.0.1:1", "secretsmanager": "https://vpce.example"}
+    for function in resources(synthesise(aws_endpoint_urls=urls), "AWS::Lambda::Function").values():
+        variables = function["Properties"]["Environment"]["Variables"]
+        assert variables["AWS_ENDPOINT_URL_EC2"] == "http://127.0.0.1:1"
+        assert variables["AWS_ENDPOINT_URL_SECRETS_MANAGER"] == "https://vpce.example"
+
+
+def test_more_than_lambda_takes_in_an_environment_is_refused_at_synth(
+    synthesise: Callable[..., Template],
+) -> None:
+    regions = [
+        {"name": f"region-{n}", "nats_url": f"tls://nats.region-{n}.{'x' * 60}.example.com:4222"}
+        for n in range(40)
+    ]
+    with pytest.raises(InvalidConfiguration, match=r"FLEETCAST_REGIONS .*at most 4096"):
+        synthesise(regions=regions, default_region="region-0")
+
+
+# --- what roles may do ---------------------------------------------------------------------
+
+
+def test_run_instances_may_do_no_more_than_it_needs(template: Template) -> None:
+    by_service: dict[str, set[str]] = {}
+    for actions, where in statements(template, "FunctionsRunInstancesRole"):
+        assert where != '"*"'
+        for action in actions:
+            service, _, verb = action.partition(":")
+            by_service.setdefault(service, set()).add(verb)
+    item_actions = {f"{verb}Item" for verb in ("ConditionCheck", "Delete", "Get", "Put", "Update")}
+    assert by_service == {
+        "dynamodb": {"Query"} | item_actions,
+        "logs": {"CreateLogStream", "PutLogEvents"},
+        "secretsmanager": {"GetSecretValue"},
+    }
+
+
+def test_run_instances_writes_to_the_fleet_table_only(template: Template) -> None:
+    for actions, where in statements(template, "FunctionsRunInstancesRole"):
+        if "dynamodb:PutItem" in actions:
+            assert "TablesFleet" in where
+            assert "RegionScores" not in where
+
+
+def test_only_the_named_secrets_can_be_read_and_each_is_granted_once(template: Template) -> None:
+    where = allowed(template, "FunctionsRunInstancesRole", "secretsmanager")
+    assert where["secretsmanager:GetSecretValue"].count(":secret:fleetcast/nats-??????") == 1
+    assert allowed(template, "FunctionsScoreRegionsRole", "secretsmanager") == {}
+
+
+def test_without_secrets_no_secret_can_be_read(synthesise: Callable[..., Template]) -> None:
+    open_regions = [{"name": "lab", "nats_url": "nats://127.0.0.1:4222"}]
+    template = synthesise(regions=open_regions, default_region="lab")
+    assert allowed(template, "FunctionsRunInstancesRole", "secretsmanager") == {}
+
+
+def test_score_regions_reads_the_named_job_stacks_and_queues_of_their_regions(
+    template: Template,
+) -> None:
+    role = "FunctionsScoreRegionsRole"
+    stacks = allowed(template, role, "cloudformation")["cloudformation:DescribeStacks"]
+    assert ":cloudformation:us-east-1:" in stacks
+    assert ":stack/jobs/*" in stacks
+    assert "eu-west-1" not in stacks
+    queues = allowed(template, role, "sqs")["sqs:GetQueueAttributes"]
+    assert queues != '"*"'
+
+
+def test_score_regions_cannot_touch_the_fleet_table(template: Template) -> None:
+    for actions, where in statements(template, "FunctionsScoreRegionsRole"):
+        if any(action.startswith("dynamodb:") for action in actions):
+            assert "TablesFleet" not in where
+
+
+# --- tables --------------------------------------------------------------------------------
+
+
+def test_tables_are_kept_backed_up_and_protected(template: Template) -> None:
+    tables = resources(template, "AWS::DynamoDB::GlobalTable")
+    assert len(tables) == 2
+    for table in tables.values():
+        assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == "Retain"
+        (replica,) = table["Properties"]["Replicas"]
+        assert replica["DeletionProtectionEnabled"] is True
+        assert replica["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def test_tables_have_the_keys_and_the_expiry_that_records_are_written_with(
+    template: Template,
+) -> None:
+    for table in resources(template, "AWS::DynamoDB::GlobalTable").values():
+        properties = table["Properties"]
+        keys = [(key["AttributeName"], key["KeyType"]) for key in properties["KeySchema"]]
+        assert keys == [("pk", "HASH"), ("sk", "RANGE")]
+        assert properties["BillingMode"] == "PAY_PER_REQUEST"
+        assert properties["TimeToLiveSpecification"] == {
+            "AttributeName": "expires_at",
+            "Enabled": True,
+        }
+
+
+def test_tables_that_need_not_be_kept_go_with_the_stack(
+    synthesise: Callable[..., Template],
+) -> None:
+    template = synthesise(retain_tables=False)
+    for table in resources(template, "AWS::DynamoDB::GlobalTable").values():
+        assert table["DeletionPolicy"] == "Delete"
+        (replica,) = table["Properties"]["Replicas"]
+        assert replica["DeletionProtectionEnabled"] is False
+
+
+# --- sweeps --------------------------------------------------------------------------------
+
+
+def test_regions_are_scored_by_the_clock_with_retries_and_a_dead_letter_queue(
+    synthesise: Callable[..., Template],
+) -> None:
+    template = synthesise(sweep_minutes=2)
+    (schedule,) = resources(template, "AWS::Scheduler::Schedule").values()
+    properties = schedule["Properties"]
+    assert properties["ScheduleExpression"] == "rate(2 minutes)"
+    target = properties["Target"]
+    assert "FunctionsScoreRegions" in json.dumps(target["Arn"])
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 120, "MaximumRetryAttempts": 2}
+    assert "SweepsFailed" in json.dumps(target["DeadLetterConfig"])
+
+
+def test_a_sweep_that_fails_while_it_runs_reaches_the_dead_letter_queue(
+    template: Template,
+) -> None:
+    (config,) = resources(template, "AWS::Lambda::EventInvokeConfig").values()
+    assert "FunctionsScoreRegions" in json.dumps(config["Properties"]["FunctionName"])
+    assert "SweepsFailed" in json.dumps(config["Properties"]["DestinationConfig"]["OnFailure"])
+
+
+def test_the_dead_letter_queue_is_encrypted_at_rest_and_on_the_way(template: Template) -> None:
+    (queue,) = resources(template, "AWS::SQS::Queue").values()
+    assert queue["Properties"]["SqsManagedSseEnabled"] is True
+    (policy,) = resources(template, "AWS::SQS::QueuePolicy").values()
+    denied = [
+        statement
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]
+        if statement["Effect"] == "Deny"
+    ]
+    assert [statement["Condition"] for statement in denied] == [
+        {"Bool": {"aws:SecureTransport": "false"}}
+    ]
+
+
+# --- outputs -------------------------------------------------------------------------------
+
+
+def test_outputs_name_what_others_need(template: Template) -> None:
+    assert set(template["Outputs"]) == {
+        "ApiUrl",
+        "FleetTable",
+        "RegionScoresTable",
+        "RunInstancesFunction",
+        "ScoreRegionsFunction",
+    }
