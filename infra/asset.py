@@ -108,7 +108,7 @@ def _install(requirements: Path, tree: Path) -> None:
 def _strip(tree: Path) -> None:
     """Remove what no function reads: pip's traces, and botocore's models of other services.
 
-    Those models are most of what pip installs, and a cold start pays for the asset's size.
+    Those models are more than half of what pip installs, and a cold start pays for each MB.
     """
     for pattern in _PIP_TRACES:
         for path in tree.glob(pattern):

@@ -86,7 +86,7 @@ def deploy(
 def _cdk_json(config: Mapping[str, Any]) -> str:
     """Make the project's own cdk.json, with another configuration and this very Python."""
     settings = json.loads((_PROJECT / "cdk.json").read_text())
-    settings["app"] = shlex.join([sys.executable, "-B", str(_PROJECT / "app.py")])
+    settings["app"] = shlex.join([sys.executable, str(_PROJECT / "app.py")])
     settings["context"]["fleetcast"] = config
     return json.dumps(settings, indent=2)
 
