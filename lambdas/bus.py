@@ -13,10 +13,14 @@ Runs on one event loop for the whole process: a connection made under another lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
+import nkeys  # type: ignore[import-untyped] # it ships no types
 from nats.aio.client import Client, RawCredentials
 
 from fleetcast.errors import FleetcastError
@@ -26,10 +30,16 @@ if TYPE_CHECKING:
 
     from lambdas.settings import Region
 
+_log = logging.getLogger(__name__)
+
 _CONNECT_TIMEOUT_S: Final = 2
 # A frozen function misses the server's pings; after this long the socket must prove itself.
 _PROVE_AFTER_IDLE_S: Final = 30.0
 _PROVE_TIMEOUT_S: Final = 0.25
+_CLOSE_TIMEOUT_S: Final = 0.25
+# How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
+_TURNS_TO_HEAR: Final = 5
+_CREDENTIALS_HOLD: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 
 class RegionError(FleetcastError):
@@ -37,6 +47,7 @@ class RegionError(FleetcastError):
 
     def __init__(self, region: str, why: str) -> None:
         self.region = region
+        self.why = why
         super().__init__(f"region {region}: {why}")
 
 
@@ -52,27 +63,34 @@ class NoAnswer(RegionError):
     """The request was sent and not answered in time: it may have been acted on."""
 
 
+class CredentialsUnreadable(FleetcastError):
+    """A region's NATS credentials can't be had now."""
+
+
 class _Link:
     def __init__(self) -> None:
         self.connecting = asyncio.Lock()
         self.client: Client | None = None
-        self.used_at_s = 0.0
+        self.used_at_s = -math.inf
 
 
 class Bus:
     """Asks regions over NATS.
 
-    credentials: returns the text of a NATS credentials file by its secret's name; called when a
-    connection is made.
+    credentials: returns the text of a NATS credentials file by its secret's name, or raises
+    CredentialsUnreadable; called when a connection is made. clock_s: monotonic seconds.
     """
 
     def __init__(
         self,
         regions: Mapping[str, Region],
         credentials: Callable[[str], str],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._regions = regions
         self._credentials = credentials
+        self._clock_s = clock_s
         self._links = {name: _Link() for name in regions}
 
     async def ask(
@@ -82,11 +100,13 @@ class Bus:
         payload: bytes,
         *,
         timeout_s: float,
-        headers: Mapping[str, str] | None = None,
+        headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> bytes:
         """Send a request to a region and return the first reply.
 
-        Raises NoResponders, Unreachable or NoAnswer.
+        timeout_s: how long to wait once it is sent; connecting may take some 2.5 s before that.
+        headers: makes the headers when the request leaves, so that an expiry among them counts
+        from then. Raises NoResponders, Unreachable or NoAnswer.
         """
         client = await self._client(region)
         try:
@@ -94,13 +114,18 @@ class Bus:
                 subject,
                 payload,
                 timeout=timeout_s,
-                headers=dict(headers) if headers else None,
+                headers=dict(headers()) if headers else None,
             )
         except nats.errors.NoRespondersError as error:
             raise NoResponders(region, "nobody listens") from error
-        except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError) as error:
-            raise Unreachable(region, "the connection to NATS is closed") from error
+        except (
+            nats.errors.ConnectionClosedError,
+            nats.errors.MaxPayloadError,
+            nats.errors.OutboundBufferLimitError,
+        ) as error:
+            raise Unreachable(region, f"the request can't be sent: {error}") from error
         except (nats.errors.Error, OSError) as error:
+            self._links[region].used_at_s = -math.inf  # the socket may be the reason
             raise NoAnswer(region, f"no answer within {timeout_s:g} s") from error
         return message.data
 
@@ -108,49 +133,83 @@ class Bus:
         """Close every connection."""
         for link in self._links.values():
             if link.client is not None:
-                await link.client.close()
+                await _close(link.client)
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
         async with link.connecting:
-            now_s = time.monotonic()
-            idle_s = now_s - link.used_at_s
-            link.used_at_s = now_s
-            if link.client is not None and link.client.is_connected:
-                if idle_s < _PROVE_AFTER_IDLE_S or await _answers(link.client):
-                    return link.client
-                await link.client.close()
-            link.client = await self._connect(region)
+            if link.client is not None and not await self._works(link, link.client):
+                await _close(link.client)
+                link.client = None
+            if link.client is None:
+                link.client = await self._connect(region)
+            link.used_at_s = self._clock_s()
             return link.client
+
+    async def _works(self, link: _Link, client: Client) -> bool:
+        # The loop stands still between two invocations. What the server said meanwhile, goodbye
+        # above all, comes before the next request.
+        for _ in range(_TURNS_TO_HEAR):
+            await asyncio.sleep(0)
+        if not client.is_connected:
+            return False
+        return self._clock_s() - link.used_at_s < _PROVE_AFTER_IDLE_S or await _answers(client)
 
     async def _connect(self, region: str) -> Client:
         settings = self._regions[region]
-        secret = settings.nats_credentials_secret
+        credentials = self._read_credentials(region)
         client = Client()
+        problems: list[Exception] = []
+
+        async def note(problem: Exception) -> None:
+            problems.append(problem)
+            # Only here does NATS say that it refuses a subject: the request just isn't answered.
+            _log.warning("NATS error", extra={"region": region, "why": repr(problem)})
+
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):  # nats-py can hang in a handshake
                 await client.connect(
                     settings.nats_url,
                     name="fleetcast-run-instances",
-                    user_credentials=RawCredentials(self._credentials(secret)) if secret else None,
+                    user_credentials=credentials,
                     connect_timeout=_CONNECT_TIMEOUT_S,
                     # A client that reconnects sends what it has buffered, long after the caller
                     # has given up. The next request makes a new connection instead.
                     allow_reconnect=False,
-                    error_cb=_ignore,
+                    # These rule the first connection too: by default it is tried for minutes.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    error_cb=note,
                 )
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise Unreachable(region, f"can't connect to NATS: {error!r}") from error
+        except (nats.errors.Error, nkeys.NkeysError, OSError) as error:  # TimeoutError too
+            await _close(client)
+            reason = problems[-1] if problems else error
+            raise Unreachable(region, f"can't connect to NATS: {reason!r}") from error
         return client
+
+    def _read_credentials(self, region: str) -> RawCredentials | None:
+        secret = self._regions[region].nats_credentials_secret
+        if secret is None:
+            return None
+        try:
+            text = self._credentials(secret)
+        except CredentialsUnreadable as error:
+            raise Unreachable(region, str(error)) from error
+        # nats-py reads a text without them for ever.
+        if not all(part in text for part in _CREDENTIALS_HOLD):
+            raise Unreachable(region, f"secret {secret} holds no NATS credentials file")
+        return RawCredentials(text)
 
 
 async def _answers(client: Client) -> bool:
     try:
-        await client.flush(_PROVE_TIMEOUT_S)  # type: ignore[arg-type] # seconds; annotated int
+        await client.rtt(_PROVE_TIMEOUT_S)  # type: ignore[arg-type] # seconds; annotated int
     except (nats.errors.Error, OSError):
         return False
     return True
 
 
-async def _ignore(_: Exception) -> None:
-    """Drop what nats-py reports aside: the request that it concerns fails by itself."""
+async def _close(client: Client) -> None:
+    with contextlib.suppress(TimeoutError):  # a dead TLS connection says goodbye for half a minute
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await client.close()

@@ -22,10 +22,15 @@ from lambdas.records import InstanceRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from botocore.exceptions import ClientError
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
 
-_TRANSACTION_ITEMS: Final = 100  # DynamoDB's limit
+# A transaction holds 100 items and 4 MB; an instance with the largest tags takes 77 KB.
+_TRANSACTION_INSTANCES: Final = 48
+_TRANSACTION_TRIES: Final = 5
+# Reasons for which DynamoDB cancels a transaction that may succeed when it is repeated.
+_PASSING: Final = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
 _GET_ITEMS: Final = 100
 TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
 TOKEN_KEPT_S: Final = 7 * 86_400
@@ -82,25 +87,38 @@ class FleetTable:
 
         Raises TokenTaken, or LaunchConflict when that can't be told yet: try again.
 
-        Beyond 98 instances it takes several transactions. The token is in the first one, so two
-        launches never share it; a function that dies between two leaves records without a node.
+        Beyond 48 instances it takes several transactions. The token is in the first one, so two
+        launches never share it; if a later one fails, the launch is dropped again. A function
+        that dies between two leaves records without a node.
         """
         account = reservation.account_id
-        writes = [self._put(account, f"RESERVATION#{reservation.reservation_id}", reservation)]
+        head = [self._put(account, f"RESERVATION#{reservation.reservation_id}", reservation)]
         if token is not None:
             key = f"TOKEN#{token.client_token}"
             expires = int(now_s) + TOKEN_KEPT_S
-            writes.insert(0, self._put(account, key, token, expires_at=expires))
-        writes += [self._put(account, f"INSTANCE#{one.instance_id}", one) for one in records]
+            head.insert(0, self._put(account, key, token, expires_at=expires))
+        first, *others = _parts(
+            [self._put(account, f"INSTANCE#{one.instance_id}", one) for one in records]
+        )
+        self._begin(reservation, [*head, *first])
         try:
-            self._transact(writes)
+            for part in others:
+                self._begin(reservation, part)
+        except Exception:
+            self.drop_launch(reservation, token)  # nothing has been asked for yet
+            raise
+
+    def _begin(self, reservation: Reservation, writes: Sequence[TransactWriteItemTypeDef]) -> None:
+        try:
+            self._client.transact_write_items(TransactItems=writes)
         except self._client.exceptions.TransactionCanceledException as error:
-            reasons: Any = error.response.get("CancellationReasons", [{}])
-            first = reasons[0]
-            if token is not None and "Item" in first:
-                taken = msgspec.convert(decode_item(first["Item"]), Token)
-                raise TokenTaken(taken) from error
-            if first.get("Code") == "TransactionConflict":
+            reasons = _reasons(error)
+            stored = [decode_item(reason["Item"]) for reason in reasons if "Item" in reason]
+            if any(item["reservation_id"] == reservation.reservation_id for item in stored):
+                return  # the client has repeated a transaction whose answer was lost
+            if stored:
+                raise TokenTaken(msgspec.convert(stored[0], Token)) from error
+            if _may_pass(reasons):
                 raise LaunchConflict from error
             raise
 
@@ -142,24 +160,30 @@ class FleetTable:
             for record in placed
         ]
         writes += [self._delete(account, f"INSTANCE#{one}") for one in unplaced]
-        writes.append(
-            self._put(
-                account,
-                f"RESERVATION#{reservation.reservation_id}",
-                reservation,
-                replace=True,
-            )
+        state = self._put(
+            account, f"RESERVATION#{reservation.reservation_id}", reservation, replace=True
         )
-        self._transact(writes)
+        self._end(writes, [state])
 
     def drop_launch(self, reservation: Reservation, token: Token | None) -> None:
         """Remove a launch that started nothing, so that its token may be used again."""
         account = reservation.account_id
         writes = [self._delete(account, f"INSTANCE#{one}") for one in reservation.instance_ids]
-        writes.append(self._delete(account, f"RESERVATION#{reservation.reservation_id}"))
+        head = [self._delete(account, f"RESERVATION#{reservation.reservation_id}")]
         if token is not None:
-            writes.append(self._delete(account, f"TOKEN#{token.client_token}"))
-        self._transact(writes)
+            head.append(self._delete(account, f"TOKEN#{token.client_token}"))
+        self._end(writes, head)
+
+    def _end(
+        self,
+        writes: Sequence[TransactWriteItemTypeDef],
+        head: Sequence[TransactWriteItemTypeDef],
+    ) -> None:
+        """Write what decides the launch together with the last of its instances."""
+        *others, last = _parts(writes)
+        for part in others:
+            self._transact(part)
+        self._transact([*last, *head])
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -271,10 +295,36 @@ class FleetTable:
         return {"Delete": {"TableName": self._name, "Key": _key(account_id, sort_key)}}
 
     def _transact(self, writes: Sequence[TransactWriteItemTypeDef]) -> None:
-        for start in range(0, len(writes), _TRANSACTION_ITEMS):
-            self._client.transact_write_items(
-                TransactItems=writes[start : start + _TRANSACTION_ITEMS]
-            )
+        """Write all or nothing, again if it met somebody else's write; may be repeated."""
+        for tries_left in reversed(range(_TRANSACTION_TRIES)):
+            try:
+                self._client.transact_write_items(TransactItems=writes)
+            except self._client.exceptions.TransactionCanceledException as error:
+                if not (tries_left and _may_pass(_reasons(error))):
+                    raise
+            else:
+                return
+
+
+def _parts(
+    writes: Sequence[TransactWriteItemTypeDef],
+) -> list[Sequence[TransactWriteItemTypeDef]]:
+    """Cut the writes of a launch's instances into transactions, at least one."""
+    return [
+        writes[start : start + _TRANSACTION_INSTANCES]
+        for start in range(0, len(writes) or 1, _TRANSACTION_INSTANCES)
+    ]
+
+
+def _reasons(error: ClientError) -> list[Any]:
+    """Return why each item of a transaction was refused, in the order of the items."""
+    reasons: Any = error.response.get("CancellationReasons", [])
+    return list(reasons)
+
+
+def _may_pass(reasons: Iterable[Any]) -> bool:
+    codes = {reason.get("Code") for reason in reasons} - {"None", None}
+    return bool(codes) and codes <= _PASSING
 
 
 def _key(account_id: str, sort_key: str) -> dict[str, Any]:

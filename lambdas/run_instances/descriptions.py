@@ -110,9 +110,7 @@ def chosen_records(
     Raises InvalidInstanceID.Malformed for what is no instance id, and InvalidInstanceID.NotFound
     if any of them is not among the records or was terminated more than an hour ago.
     """
-    for instance_id in instance_ids:
-        if not _INSTANCE_ID.fullmatch(instance_id):
-            raise InvalidInstanceIDMalformed(f'Invalid id: "{instance_id}"')
+    check_instance_ids(instance_ids)
     visible = {record.instance_id: record for record in records if is_visible(record, now_s=now_s)}
     names = list(dict.fromkeys(instance_ids))
     missing = [name for name in names if name not in visible]
@@ -121,6 +119,13 @@ def chosen_records(
     if missing:
         raise InvalidInstanceIDNotFound(f"The instance IDs '{', '.join(missing)}' do not exist")
     return [visible[name] for name in names]
+
+
+def check_instance_ids(instance_ids: Iterable[str]) -> None:
+    """Raise InvalidInstanceID.Malformed for what is no instance id."""
+    for instance_id in instance_ids:
+        if not _INSTANCE_ID.fullmatch(instance_id):
+            raise InvalidInstanceIDMalformed(f'Invalid id: "{instance_id}"')
 
 
 def is_visible(record: InstanceRecord, *, now_s: float) -> bool:

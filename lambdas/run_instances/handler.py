@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -20,10 +21,11 @@ import botocore.session
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast.errors import EC2Error, InternalError, MalformedQueryString
 from fleetcast.instance_types import ec2_catalogue
-from lambdas.bus import Bus
+from lambdas.bus import Bus, CredentialsUnreadable
 from lambdas.fleet_table import FleetTable
 from lambdas.region_scores import RegionScoresTable
 from lambdas.run_instances.ec2_protocol import (
@@ -48,7 +50,7 @@ _ACTIONS: Final = {
     "DescribeInstances": describe_instances,
     "TerminateInstances": terminate_instances,
 }
-_TABLE_CALLS: Final = Config(
+_AWS_CALLS: Final = Config(
     connect_timeout=1,
     read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 3},
@@ -76,9 +78,9 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
         result = _loop.run_until_complete(action(_services(), call, request.parameters))
         return _answer(200, encode_response(request.action, result, request_id=request_id))
     except EC2Error as error:
-        _log.info(
-            "refused", extra={"request": request_id, "code": error.code, "why": error.message}
-        )
+        # What is wrong with a request may quote it, user data and tags included.
+        why = error.message if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+        _log.info("refused", extra={"request": request_id, "code": error.code, "why": why})
         return _answer(error.http_status, encode_error(error, request_id=request_id))
     except Exception:  # noqa: BLE001 - the process boundary: the client gets EC2's answer for it
         _log.exception("failed", extra={"request": request_id})
@@ -101,7 +103,7 @@ def _body(event: Mapping[str, Any]) -> str:
 
 def _account_id(event: Mapping[str, Any]) -> str:
     context = event["requestContext"]
-    account_id: str = context.get("identity", {}).get("accountId") or context["accountId"]
+    account_id: str = (context.get("identity") or {}).get("accountId") or context["accountId"]
     return account_id
 
 
@@ -118,7 +120,7 @@ def _services() -> Services:
     settings = decode_settings(RunInstancesSettings, os.environ)
     session = botocore.session.get_session()
     # botocore's own stubs know no services.
-    dynamodb: Any = session.create_client("dynamodb", config=_TABLE_CALLS)
+    dynamodb: Any = session.create_client("dynamodb", config=_AWS_CALLS)
     bus = Bus({region.name: region for region in settings.regions}, _credentials_from(session))
     return Services(
         settings=settings,
@@ -135,8 +137,11 @@ def _services() -> Services:
 def _credentials_from(session: botocore.session.Session) -> Callable[[str], str]:
     def read_secret(name: str) -> str:
         # Made here: a fleet whose NATS asks for no credentials never pays for the client.
-        client: Any = session.create_client("secretsmanager", config=_TABLE_CALLS)
-        secret: str = client.get_secret_value(SecretId=name)["SecretString"]
+        client: Any = session.create_client("secretsmanager", config=_AWS_CALLS)
+        try:
+            secret: str = client.get_secret_value(SecretId=name)["SecretString"]
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise CredentialsUnreadable(f"secret {name} can't be read: {error!r}") from error
         return secret
 
     return read_secret

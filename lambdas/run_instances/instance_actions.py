@@ -14,6 +14,7 @@ from fleetcast.subjects import NodeAction, node_subject
 from lambdas.bus import RegionError
 from lambdas.run_instances.descriptions import (
     Result,
+    check_instance_ids,
     chosen_records,
     describe_result,
     termination_result,
@@ -22,16 +23,24 @@ from lambdas.run_instances.descriptions import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lambdas.records import InstanceRecord
+    from lambdas.records import InstanceRecord, InstanceState
     from lambdas.run_instances.services import Call, Services
 
 _log = logging.getLogger(__name__)
 
 _NODE_TIMEOUT_S: Final = 1.0
+# What the node of an instance is asked while it is on its way to another state.
+_ACTION_WHILE: Final[Mapping[InstanceState, NodeAction]] = {
+    "pending": NodeAction.DESCRIBE,
+    "shutting-down": NodeAction.TERMINATE,
+}
 
 
-class _TerminateParameters(msgspec.Struct, frozen=True, rename="pascal"):
+class _NamedInstances(msgspec.Struct, frozen=True, rename="pascal"):
     instance_ids: tuple[str, ...] = ()
+
+
+class _TerminateParameters(_NamedInstances, frozen=True, rename="pascal"):
     dry_run: bool = False
 
 
@@ -42,6 +51,7 @@ async def describe_instances(
 ) -> Result:
     """List instances; those on their way to another state are asked after at their nodes.
 
+    One that is to be terminated is told so again: its node may not have heard it.
     Raises EC2Error. A node that doesn't answer leaves its instances as they were last known.
     """
     if parameters.get("DryRun"):
@@ -49,8 +59,7 @@ async def describe_instances(
     now_s = services.now_s()
     records = services.fleet.instances(call.account_id, now_s=now_s)
     describe_result(records, parameters, now_s=now_s)  # refuse bad parameters before asking nodes
-    moving = [one for one in records if one.node and one.state in {"pending", "shutting-down"}]
-    changed = await _ask_nodes(services, moving, NodeAction.DESCRIBE)
+    changed = await _ask_nodes(services, _named(records, parameters))
     current = [changed.get(record.instance_id, record) for record in records]
     return describe_result(current, parameters, now_s=now_s)
 
@@ -68,32 +77,46 @@ async def terminate_instances(
     asked = msgspec.convert(parameters, _TerminateParameters)
     if not asked.instance_ids:
         raise MissingParameter("InstanceId")
+    check_instance_ids(asked.instance_ids)
     now_s = services.now_s()
     found = services.fleet.instances_by_id(call.account_id, asked.instance_ids, now_s=now_s)
     before = chosen_records(found, asked.instance_ids, now_s=now_s)
     if asked.dry_run:
         raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
     wished = {record.instance_id: _wish_gone(services, record) for record in before}
-    changed = await _ask_nodes(
-        services,
-        [record for record in wished.values() if record.node and record.state == "shutting-down"],
-        NodeAction.TERMINATE,
-    )
+    changed = await _ask_nodes(services, wished.values())
     after = wished | changed
     return termination_result((record, after[record.instance_id]) for record in before)
 
 
+def _named(
+    records: Sequence[InstanceRecord],
+    parameters: Mapping[str, object],
+) -> Sequence[InstanceRecord]:
+    """Return the records that a request is about, so that it waits for no other nodes."""
+    names = msgspec.convert(parameters, _NamedInstances).instance_ids
+    return [one for one in records if one.instance_id in names] if names else records
+
+
 def _wish_gone(services: Services, record: InstanceRecord) -> InstanceRecord:
-    if record.state in {"shutting-down", "terminated"}:
-        return record
-    wished = msgspec.structs.replace(
-        record,
-        state="shutting-down",
-        state_reason_code="Client.UserInitiatedShutdown",
-        state_reason_message="Client.UserInitiatedShutdown: User initiated shutdown",
-    )
-    services.fleet.change_state(record, wished, now_s=services.now_s())
-    return wished
+    """Record that the instance is to go, whatever else happens to it at the same moment."""
+    while record.state not in {"shutting-down", "terminated"}:
+        now_s = services.now_s()
+        wished = msgspec.structs.replace(
+            record,
+            state="shutting-down",
+            state_reason_code="Client.UserInitiatedShutdown",
+            state_reason_message="Client.UserInitiatedShutdown: User initiated shutdown",
+        )
+        if services.fleet.change_state(record, wished, now_s=now_s):
+            return wished
+        current = services.fleet.instances_by_id(
+            record.account_id, [record.instance_id], now_s=now_s
+        )
+        if not current:  # its launch was refused after all
+            return msgspec.structs.replace(wished, state="terminated", terminated_at_s=now_s)
+        record = current[0]
+    return record
 
 
 # --- asking nodes --------------------------------------------------------------------------
@@ -101,22 +124,25 @@ def _wish_gone(services: Services, record: InstanceRecord) -> InstanceRecord:
 
 async def _ask_nodes(
     services: Services,
-    records: Sequence[InstanceRecord],
-    action: NodeAction,
+    records: Iterable[InstanceRecord],
 ) -> dict[str, InstanceRecord]:
-    """Ask each record's node, side by side; return the records that have changed, by id."""
-    by_node: dict[tuple[str, str], list[InstanceRecord]] = {}
+    """Ask the nodes of those records that are on their way to another state, side by side.
+
+    Return the records that have changed, by id.
+    """
+    by_question: dict[tuple[str, str, NodeAction], list[InstanceRecord]] = {}
     for record in records:
-        if record.region and record.node:
-            by_node.setdefault((record.region, record.node), []).append(record)
+        action = _ACTION_WHILE.get(record.state)
+        if record.region and record.node and action:
+            by_question.setdefault((record.region, record.node, action), []).append(record)
     answers = await asyncio.gather(
         *(
             _ask_node(services, region, node, action, held)
-            for (region, node), held in by_node.items()
+            for (region, node, action), held in by_question.items()
         )
     )
     changed: dict[str, InstanceRecord] = {}
-    for held, reports in zip(by_node.values(), answers, strict=True):
+    for held, reports in zip(by_question.values(), answers, strict=True):
         if reports is not None:
             changed |= _apply(services, held, reports)
     return changed

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast import messages
 from fleetcast.errors import (
@@ -181,11 +182,10 @@ async def _place(
     outcome = "unfinished"
     try:
         await walk.place([one.region for one in ranked])
-        outcome = "launched"
-        return _finish(services, launch, walk, "placed")
+        records = _finish(services, launch, walk, "placed")
     except EC2Error as refusal:
         outcome = refusal.code
-        services.fleet.drop_launch(launch.reservation, launch.token)
+        _drop(services, launch)
         raise
     except UnknownOutcome as unknown:
         outcome = "unknown"
@@ -194,6 +194,9 @@ async def _place(
             f"It is not known whether the launch happened: {unknown}. Retry with the same "
             "ClientToken."
         ) from unknown
+    else:
+        outcome = "launched"
+        return records
     finally:
         _log.info(
             "launch decided",
@@ -211,9 +214,15 @@ async def _place(
 
 def _rank(services: Services, launch: _Launch, asked: LaunchParameters) -> list[RankedRegion]:
     settings = services.settings
+    try:
+        scores = services.scores.read_scores(asked.instance_type)
+    except (BotoCoreError, ClientError, KeyError, ValueError) as problem:
+        # A score only says where it is good to launch; nodes say whether it can be done.
+        _log.warning("scores can't be read", extra={"why": repr(problem)})
+        scores = {}
     return rank_regions(
         [region.name for region in settings.regions],
-        services.scores.read_scores(asked.instance_type),
+        scores,
         default_region=settings.default_region,
         launch_id=launch.reservation.reservation_id,
         now_s=services.now_s(),
@@ -270,3 +279,16 @@ def _finish(
         unplaced=[one for one in launch.reservation.instance_ids if one not in remaining],
     )
     return records
+
+
+def _drop(services: Services, launch: _Launch) -> None:
+    """Free what a refused launch has written down, if that can be done now."""
+    try:
+        services.fleet.drop_launch(launch.reservation, launch.token)
+    except (BotoCoreError, ClientError) as problem:
+        # The refusal stays true. Until this is cleared up, the token stands for a launch that
+        # isn't decided.
+        _log.error(
+            "refused launch not dropped",
+            extra={"launch": launch.reservation.reservation_id, "why": repr(problem)},
+        )

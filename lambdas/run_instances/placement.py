@@ -14,6 +14,7 @@ leads to, and never to anything else:
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
@@ -23,14 +24,15 @@ from fleetcast.errors import (
     FleetcastError,
     InsufficientInstanceCapacity,
     InvalidMessage,
+    InvalidSubjectToken,
     RefusedByNode,
     ServiceUnavailable,
 )
-from fleetcast.subjects import NodeAction, launch_subject, node_subject
+from fleetcast.subjects import NodeAction, check_node, launch_subject, node_subject
 from lambdas.bus import NoAnswer, NoResponders, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _MAX_NODE_FAULTS: Final = 3
 _RELEASE_TIMEOUT_S: Final = 1.0
@@ -57,9 +59,12 @@ class Asker(Protocol):
         payload: bytes,
         *,
         timeout_s: float,
-        headers: dict[str, str] | None = None,
+        headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> bytes:
-        """Return the reply. Raises NoResponders, Unreachable or NoAnswer."""
+        """Return the reply. headers: makes them when the request leaves.
+
+        Raises NoResponders, Unreachable or NoAnswer.
+        """
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +161,8 @@ class Walk:
         left = {instance.instance_id: instance for instance in self._wanted.instances}
         node_faults = 0
         while left:
-            if self._remaining_s() <= 0:
+            # An ask that is cut short would only make an unknown outcome.
+            if self._wanted.deadline_s - self._clock_s() < self._accept_timeout_s:
                 return "the time for this launch ran out"
             answer = await self._ask_once(region, tuple(left.values()))
             match answer:
@@ -174,7 +180,7 @@ class Walk:
                 case NoResponders():
                     return ""
                 case Unreachable():
-                    return str(answer)
+                    return answer.why
         return ""
 
     async def _ask_once(
@@ -183,13 +189,7 @@ class Walk:
         instances: tuple[messages.InstanceToLaunch, ...],
     ) -> messages.LaunchReply | NoResponders | Unreachable:
         """Ask one agent of the region. Raises UnknownOutcome."""
-        timeout_s = min(self._accept_timeout_s, self._remaining_s())
         subject = launch_subject(region, self._wanted.template.instance_type, self._wanted.zone)
-        headers = messages.LaunchHeaders(
-            launch_id=self._wanted.launch_id,
-            attempt=self._attempt,
-            expires_at_ms=self._now_ms() + int(timeout_s * 1000),
-        )
         request = msgspec.structs.replace(self._wanted.template, instances=instances)
         began_s = self._clock_s()
         try:
@@ -197,24 +197,33 @@ class Walk:
                 region,
                 subject,
                 messages.encode(request),
-                timeout_s=timeout_s + _CLIENT_SIDE_SLACK_S,
-                headers=headers.encode(),
+                timeout_s=self._accept_timeout_s + _CLIENT_SIDE_SLACK_S,
+                headers=self._headers,
             )
             reply = messages.decode_launch_reply(payload)
+            _check_accepted(reply, instances)
         except NoResponders as error:
             self._note(region, subject, "no_responders", began_s)
             return error
         except Unreachable as error:
-            self._note(region, subject, "unreachable", began_s, detail=str(error))
+            self._note(region, subject, "unreachable", began_s, detail=error.why)
             return error
-        except (NoAnswer, InvalidMessage) as error:
-            # A reply that can't be read may be an acceptance.
-            self._note(region, subject, "no_answer", began_s, detail=str(error))
-            raise UnknownOutcome(region, str(error)) from error
+        except (NoAnswer, InvalidMessage, InvalidSubjectToken) as error:
+            # A reply that makes no sense may be an acceptance.
+            why = error.why if isinstance(error, NoAnswer) else str(error)
+            self._note(region, subject, "no_answer", began_s, detail=why)
+            raise UnknownOutcome(region, why) from error
         outcome: Outcome = "accepted" if isinstance(reply, messages.Accepted) else reply.reason
         detail = "" if isinstance(reply, messages.Accepted) else reply.message
         self._note(region, subject, outcome, began_s, node=reply.node, detail=detail)
         return reply
+
+    def _headers(self) -> dict[str, str]:
+        return messages.LaunchHeaders(
+            launch_id=self._wanted.launch_id,
+            attempt=self._attempt,
+            expires_at_ms=self._now_ms() + int(self._accept_timeout_s * 1000),
+        ).encode()
 
     def _keep(
         self,
@@ -223,8 +232,7 @@ class Walk:
         left: dict[str, messages.InstanceToLaunch],
     ) -> None:
         for instance_id in accepted.instance_ids:
-            if left.pop(instance_id, None) is None:
-                continue
+            del left[instance_id]
             self.placed.append(
                 Placed(
                     instance_id=instance_id,
@@ -243,20 +251,32 @@ class Walk:
         ids_by_node: dict[tuple[str, str], list[str]] = {}
         for one in self.placed:
             ids_by_node.setdefault((one.region, one.node), []).append(one.instance_id)
-        for (region, node), instance_ids in ids_by_node.items():
-            try:
-                await self._ask(
-                    region,
-                    node_subject(region, node, NodeAction.TERMINATE),
-                    messages.encode(messages.InstancesRequest(instance_ids=tuple(instance_ids))),
-                    timeout_s=_RELEASE_TIMEOUT_S,
-                )
-            except (NoResponders, Unreachable, NoAnswer) as error:
-                why = f"node {node} did not confirm giving up {', '.join(instance_ids)}"
-                raise UnknownOutcome(region, why) from error
+        # Each is asked, whatever another one says: nothing may be left behind that needn't be.
+        failures = await asyncio.gather(
+            *(self._give_up(region, node, ids) for (region, node), ids in ids_by_node.items())
+        )
+        for failure in filter(None, failures):
+            raise failure
         if self.placed:
             self.placed.clear()
             self._attempt += 1  # what was held must never count again
+
+    async def _give_up(
+        self, region: str, node: str, instance_ids: Sequence[str]
+    ) -> UnknownOutcome | None:
+        request = messages.InstancesRequest(instance_ids=tuple(instance_ids))
+        try:
+            payload = await self._ask(
+                region,
+                node_subject(region, node, NodeAction.TERMINATE),
+                messages.encode(request),
+                timeout_s=_RELEASE_TIMEOUT_S,
+            )
+            messages.decode(payload, messages.InstancesReply)
+        except (NoResponders, Unreachable, NoAnswer, InvalidMessage) as error:
+            held = ", ".join(instance_ids)
+            return UnknownOutcome(region, f"node {node} did not confirm giving up {held}: {error}")
+        return None
 
     # --- the end ---------------------------------------------------------------------------
 
@@ -273,9 +293,6 @@ class Walk:
             f"No node has room for {self._wanted.min_count} x {instance_type}{where} now; "
             f"asked: {', '.join(regions)}."
         )
-
-    def _remaining_s(self) -> float:
-        return self._wanted.deadline_s - self._clock_s()
 
     def _note(
         self,
@@ -297,3 +314,19 @@ class Walk:
                 detail=detail,
             )
         )
+
+
+def _check_accepted(
+    reply: messages.LaunchReply,
+    instances: Sequence[messages.InstanceToLaunch],
+) -> None:
+    """Refuse an acceptance of nothing, of an instance twice, or of one that wasn't asked for.
+
+    Raises InvalidMessage, and InvalidSubjectToken if the node could not be asked to give them up.
+    """
+    if isinstance(reply, messages.Accepted):
+        check_node(reply.node)
+        accepted = set(reply.instance_ids)
+        asked = {instance.instance_id for instance in instances}
+        if not accepted or len(accepted) < len(reply.instance_ids) or not accepted <= asked:
+            raise InvalidMessage(f"node {reply.node} accepted other instances than it was asked")

@@ -1,0 +1,325 @@
+"""The walk over the regions: what each answer leads to, and never to anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetcast import messages
+from fleetcast.errors import (
+    FleetcastError,
+    InsufficientInstanceCapacity,
+    RefusedByNode,
+    ServiceUnavailable,
+)
+from fleetcast.subjects import launch_subject
+from lambdas.run_instances.placement import Placed, UnknownOutcome, Walk, Wanted
+from tests.scripted_regions import OUTCOMES, Accept, Fleet, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.scripted_regions import Answer
+
+ACCEPT_S = 1.0
+EPOCH_MS = 1_700_000_000_000
+TYPE = "t3.medium"
+
+
+def instance_id(number: int) -> str:
+    return f"i-{number:017x}"
+
+
+def walk_over(
+    fleet: Fleet, *, min_count: int = 1, max_count: int = 1, zone: str | None = None
+) -> Walk:
+    wanted = Wanted(
+        launch_id="r-00000001",
+        template=messages.LaunchRequest(
+            account_id="123456789012",
+            instances=(),
+            instance_type=TYPE,
+            image_id="ami-00000001",
+        ),
+        instances=tuple(
+            messages.InstanceToLaunch(instance_id=instance_id(index), launch_index=index)
+            for index in range(max_count)
+        ),
+        min_count=min_count,
+        zone=zone,
+        deadline_s=fleet.now_s + 20,
+    )
+    return Walk(
+        wanted,
+        ask=fleet.ask,
+        clock_s=lambda: fleet.now_s,
+        now_ms=lambda: EPOCH_MS,
+        accept_timeout_s=ACCEPT_S,
+    )
+
+
+def place(
+    fleet: Fleet, *, min_count: int = 1, max_count: int = 1, zone: str | None = None
+) -> list[Placed]:
+    walk = walk_over(fleet, min_count=min_count, max_count=max_count, zone=zone)
+    return asyncio.run(walk.place(list(fleet.scripts)))
+
+
+def by_node(placed: Sequence[Placed]) -> dict[str, set[str]]:
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for one in placed:
+        nodes[one.node].add(one.instance_id)
+    return nodes
+
+
+# --- accepted ------------------------------------------------------------------------------
+
+
+def test_an_acceptance_is_recorded_with_where_it_is() -> None:
+    fleet = Fleet({"a": [Accept("n1", 1)]})
+    assert place(fleet) == [
+        Placed(instance_id=instance_id(0), region="a", zone=None, node="n1", attempt=1)
+    ]
+    assert fleet.subjects == [launch_subject("a", TYPE)]
+
+
+def test_what_one_node_could_not_take_the_next_one_is_asked_for() -> None:
+    fleet = Fleet({"a": [Accept("n1", 2), Accept("n2", 2)]})
+    placed = place(fleet, max_count=3)
+    assert by_node(placed) == fleet.holds()
+    assert [len(ids) for ids in fleet.holds().values()] == [2, 1]
+
+
+def test_room_for_max_count_gives_max_count() -> None:  # moto and MiniStack launch one
+    assert len(place(Fleet({"a": [Accept("n1", 3)]}), min_count=1, max_count=3)) == 3
+
+
+def test_fewer_than_max_count_are_enough_and_no_other_region_is_asked_for_the_rest() -> None:
+    fleet = Fleet({"a": [Accept("n1", 2)], "b": [Accept("m1", 9)]})
+    assert len(place(fleet, min_count=2, max_count=5)) == 2
+    assert {region for region, _ in fleet.asked} == {"a"}
+
+
+def test_fewer_than_min_count_are_given_up_and_the_next_region_gets_a_newer_attempt() -> None:
+    fleet = Fleet({"a": [Accept("n1", 1), Accept("n2", 1)], "b": [Accept("m1", 3)]})
+    placed = place(fleet, min_count=3, max_count=3)
+    assert {(one.region, one.node, one.attempt) for one in placed} == {("b", "m1", 2)}
+    assert fleet.holds() == by_node(placed)
+
+
+# --- rejected ------------------------------------------------------------------------------
+
+
+def test_a_node_that_lost_a_race_makes_the_same_subject_be_asked_again() -> None:
+    fleet = Fleet({"a": ["full", "full", Accept("n1", 1)], "b": [Accept("m1", 1)]})
+    assert place(fleet)[0].region == "a"
+    assert fleet.subjects == [launch_subject("a", TYPE)] * 3
+
+
+def test_a_region_that_is_always_full_is_asked_until_the_deadline_and_not_called_dry() -> None:
+    fleet = Fleet({"a": iter(lambda: "full", "")})
+    with pytest.raises(ServiceUnavailable, match="a: the time for this launch ran out"):
+        place(fleet)
+    assert fleet.now_s <= 120
+
+
+def test_no_ask_is_begun_that_the_deadline_would_cut_short() -> None:
+    fleet = Fleet({"a": iter(lambda: "full", "")})
+    with pytest.raises(ServiceUnavailable):
+        place(fleet)
+    assert fleet.now_s + ACCEPT_S >= 120
+
+
+def test_a_fault_of_the_request_stops_the_walk_with_the_nodes_own_code() -> None:
+    fleet = Fleet({"a": ["client_fault"], "b": [Accept("m1", 1)]})
+    with pytest.raises(RefusedByNode, match="so it is") as refusal:
+        place(fleet)
+    assert refusal.value.code == "InvalidAMIID.NotFound"
+    assert len(fleet.asked) == 1
+
+
+def test_a_fault_of_the_request_gives_up_what_another_node_has_accepted() -> None:
+    fleet = Fleet({"a": [Accept("n1", 1), "client_fault"]})
+    with pytest.raises(RefusedByNode):
+        place(fleet, max_count=2)
+    assert not fleet.holds()
+
+
+def test_a_node_that_fails_is_not_the_regions_last_word() -> None:
+    fleet = Fleet({"a": ["node_fault", "node_fault", Accept("n1", 1)]})
+    assert place(fleet)[0].region == "a"
+
+
+def test_a_region_whose_nodes_keep_failing_is_left_for_the_next() -> None:
+    fleet = Fleet({"a": iter(lambda: "node_fault", ""), "b": [Accept("m1", 1)]})
+    assert place(fleet)[0].region == "b"
+
+
+def test_failing_nodes_are_a_failure_and_no_lack_of_capacity() -> None:
+    fleet = Fleet({"a": iter(lambda: "node_fault", ""), "b": []})
+    with pytest.raises(ServiceUnavailable, match="a: its nodes fail: so it is"):
+        place(fleet)
+
+
+# --- nobody, nobody reached, nothing known -------------------------------------------------
+
+
+def test_a_region_where_nobody_has_room_leads_to_the_next() -> None:
+    fleet = Fleet({"a": [], "b": [Accept("m1", 1)]})
+    assert place(fleet)[0].region == "b"
+
+
+def test_nobody_anywhere_is_a_lack_of_capacity_that_names_the_regions() -> None:
+    with pytest.raises(InsufficientInstanceCapacity, match=r"1 x t3\.medium.*asked: a, b"):
+        place(Fleet({"a": [], "b": []}))
+
+
+def test_a_region_that_was_not_reached_leads_to_the_next() -> None:
+    fleet = Fleet({"a": ["unreachable"], "b": [Accept("m1", 1)]})
+    assert place(fleet)[0].region == "b"
+
+
+def test_a_region_that_was_not_reached_forbids_to_speak_of_capacity() -> None:
+    with pytest.raises(ServiceUnavailable, match="a: can't connect to NATS") as refusal:
+        place(Fleet({"a": ["unreachable"], "b": []}))
+    assert "b:" not in refusal.value.message
+
+
+def test_after_a_request_without_an_answer_nothing_else_is_asked() -> None:
+    fleet = Fleet({"a": [Lost("n1", 1)], "b": [Accept("m1", 1)]})
+    with pytest.raises(UnknownOutcome, match="region a: no answer"):
+        place(fleet)
+    assert len(fleet.subjects) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "not JSON",
+        '{"v":99,"outcome":"accepted"}',
+        '{"v":1,"outcome":"accepted","node":"n1","zone":null,"instance_ids":[]}',
+        '{"v":1,"outcome":"accepted","node":"n1","zone":null,"instance_ids":["i-0badbadb"]}',
+        '{"v":1,"outcome":"accepted","node":"a.b","instance_ids":["i-00000000000000000"]}',
+    ],
+)
+def test_a_reply_that_makes_no_sense_may_be_an_acceptance(reply: str) -> None:
+    fleet = Fleet({"a": [reply], "b": [Accept("m1", 1)]})
+    with pytest.raises(UnknownOutcome):
+        place(fleet)
+    assert len(fleet.subjects) == 1
+
+
+def test_an_instance_accepted_twice_in_one_reply_is_no_acceptance_of_two() -> None:
+    twice = messages.Accepted(node="n1", zone=None, instance_ids=(instance_id(0),) * 2)
+    with pytest.raises(UnknownOutcome):
+        place(Fleet({"a": [messages.encode(twice).decode()]}), min_count=2, max_count=2)
+
+
+def test_a_node_that_does_not_confirm_giving_up_makes_the_outcome_unknown() -> None:
+    fleet = Fleet({"a": [Accept("n1", 1), Accept("n2", 1)]}, deaf=frozenset({"n1"}))
+    with pytest.raises(UnknownOutcome, match="node n1 did not confirm"):
+        place(fleet, min_count=3, max_count=3)
+    assert fleet.holds().keys() == {"n1"}, "the other one is given up all the same"
+
+
+# --- what is asked -------------------------------------------------------------------------
+
+
+def test_a_launch_pinned_to_a_zone_asks_that_zones_nodes_only() -> None:
+    fleet = Fleet({"a": ["full", Accept("n1", 1)]})
+    place(fleet, zone="a-1")
+    assert fleet.subjects == [launch_subject("a", TYPE, "a-1")] * 2
+
+
+def test_a_request_carries_its_launch_its_attempt_and_when_it_expires() -> None:
+    fleet = Fleet({"a": [Accept("n1", 1)]})
+    place(fleet)
+    assert fleet.headers == [
+        messages.LaunchHeaders(launch_id="r-00000001", attempt=1, expires_at_ms=EPOCH_MS + 1000)
+    ]
+
+
+def test_the_walk_tells_what_it_asked_and_what_came_of_it() -> None:
+    fleet = Fleet({"a": ["full", "node_fault"], "b": ["unreachable"], "c": [Accept("l1", 1)]})
+    walk = walk_over(fleet)
+    asyncio.run(walk.place(["a", "b", "c"]))
+    assert [(ask.region, ask.outcome, ask.node) for ask in walk.asks] == [
+        ("a", "full", "n1"),
+        ("a", "node_fault", "n1"),
+        ("a", "no_responders", None),
+        ("b", "unreachable", None),
+        ("c", "accepted", "l1"),
+    ]
+
+
+# --- whatever happens ----------------------------------------------------------------------
+
+
+def scripts() -> st.SearchStrategy[dict[str, list[Answer]]]:
+    rooms = st.integers(1, 3)
+    answers: st.SearchStrategy[Answer] = st.one_of(
+        st.sampled_from(OUTCOMES),
+        st.builds(Accept, st.sampled_from(["n1", "n2"]), rooms),
+        st.builds(Lost, st.just("n3"), rooms),
+    )
+    return st.dictionaries(st.sampled_from("abc"), st.lists(answers, max_size=6), min_size=1)
+
+
+def in_their_regions(script: Mapping[str, Sequence[Answer]]) -> dict[str, list[Answer]]:
+    """Give each region nodes of its own."""
+
+    def owned(region: str, answer: Answer) -> Answer:
+        if isinstance(answer, str):
+            return answer
+        return type(answer)(node=f"{region}-{answer.node}", room=answer.room)
+
+    return {
+        region: [owned(region, answer) for answer in answers] for region, answers in script.items()
+    }
+
+
+@given(
+    script=scripts(),
+    counts=st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted),
+    deaf=st.frozensets(st.sampled_from(["a-n1", "b-n2", "c-n1"])),
+)
+def test_whatever_is_answered_the_launch_ends_as_it_may(
+    script: dict[str, list[Answer]], counts: list[int], deaf: frozenset[str]
+) -> None:
+    fleet = Fleet(in_their_regions(script), deaf=deaf)
+    min_count, max_count = counts
+    walk = walk_over(fleet, min_count=min_count, max_count=max_count)
+    error: FleetcastError | None = None
+    try:
+        asyncio.run(walk.place(list(fleet.scripts)))
+    except FleetcastError as raised:
+        error = raised
+    last_word = dict(fleet.asked)
+    lost = any(isinstance(answer, Lost) for _, answer in fleet.asked)
+    match error:
+        case None:
+            assert min_count <= len(walk.placed) <= max_count
+            assert len({one.region for one in walk.placed}) == 1
+            assert fleet.holds() == by_node(walk.placed)
+        case InsufficientInstanceCapacity():  # invariant I3
+            assert all(last_word[region] == "no_responders" for region in fleet.scripts)
+            assert not fleet.holds()  # invariant I4
+        case ServiceUnavailable():
+            assert set(last_word.values()) & {"unreachable", "node_fault"}
+            assert not fleet.holds()
+        case RefusedByNode():
+            assert fleet.asked[-1][1] == "client_fault"
+            assert not fleet.holds()
+        case UnknownOutcome():
+            assert lost or deaf
+        case _:
+            raise AssertionError(f"no way for a launch to end: {error!r}")
+    if lost:
+        assert isinstance(error, UnknownOutcome)
+        assert isinstance(fleet.asked[-1][1], Lost), "nothing is asked after an unknown outcome"
