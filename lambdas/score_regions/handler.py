@@ -40,7 +40,7 @@ def handle(_event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
     Raises when a row could not be written, so that the schedule tries again.
     """
     started_s = time.monotonic()
-    settings, clients, table = _at_cold_start()
+    settings, clients, table = at_cold_start()
     summary = run_sweep(
         settings,
         clients,
@@ -54,7 +54,8 @@ def handle(_event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
 
 
 @cache
-def _at_cold_start() -> tuple[ScoreRegionsSettings, AwsClients, RegionScoresTable]:
+def at_cold_start() -> tuple[ScoreRegionsSettings, AwsClients, RegionScoresTable]:
+    """Check the settings and make what all sweeps share, once a process."""
     settings = decode_settings(ScoreRegionsSettings, os.environ)
     session = boto3.session.Session()
     table = RegionScoresTable(

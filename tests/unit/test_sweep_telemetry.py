@@ -153,7 +153,7 @@ def test_a_metric_without_datapoints_is_missing_and_the_other_is_not(clients: Aw
         clients, metrics(metric("gpu_utilization"), metric("cpu_utilization", (1, 5.0)))
     )
 
-    assert readings["gpu_utilization"] == missing()
+    assert readings["gpu_utilization"] == Reading.absent("missing", "no datapoint within 0:10:00")
     assert readings["cpu_utilization"].value == 5.0
 
 

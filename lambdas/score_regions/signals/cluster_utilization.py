@@ -10,6 +10,8 @@ from lambdas.region_scores import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mypy_boto3_cloudwatch.type_defs import MetricDataQueryTypeDef
 
     from lambdas.region_scores import SignalStatus
@@ -65,11 +67,14 @@ def _newest_datapoints(
             if code in STATUS_BY_CODE:
                 words = [message["Value"] for message in result.get("Messages", [])]
                 errors[signal] = Reading.absent(STATUS_BY_CODE[code], " ".join([code, *words]))
-    newest = {signal: max(found) for signal, found in datapoints.items() if found}
-    return {
-        signal: Reading.of(value, observed_at_s=observed_at.timestamp())
-        for signal, (observed_at, value) in newest.items()
-    } | errors
+    return {signal: errors.get(signal) or _newest(datapoints[signal]) for signal in METRICS}
+
+
+def _newest(datapoints: Sequence[tuple[datetime, float]]) -> Reading:
+    if not datapoints:
+        return Reading.absent("missing", f"no datapoint within {LOOK_BACK}")
+    observed_at, value = max(datapoints)
+    return Reading.of(value, observed_at_s=observed_at.timestamp())
 
 
 def _query(signal: str, cluster_name: str) -> MetricDataQueryTypeDef:
