@@ -1,0 +1,392 @@
+"""The Fleet table: a launch is written whole or not at all, and read as it was written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.stub import Stubber
+
+from lambdas.attribute_values import encode_item
+from lambdas.fleet_table import FleetTable, LaunchConflict, Reservation, Token, TokenTaken
+from lambdas.records import InstanceRecord
+from tests.tables import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from lambdas.records import InstanceState
+
+TABLE = "Fleet"
+ACCOUNT = "123456789012"
+NOW_S = 1_700_000_000.5
+LARGEST_TAGS = {f"{number:02}" + "😀" * 125: "😀" * 255 for number in range(50)}
+
+
+@pytest.fixture
+def dynamodb() -> Iterator[DynamoDBClient]:
+    with tables(TABLE) as client:
+        yield client
+
+
+@pytest.fixture
+def fleet(dynamodb: DynamoDBClient) -> FleetTable:
+    return FleetTable(dynamodb, TABLE)
+
+
+def instances_of(
+    launch: int, count: int = 1, *, tags: dict[str, str] | None = None
+) -> list[InstanceRecord]:
+    return [
+        InstanceRecord(
+            account_id=ACCOUNT,
+            reservation_id=f"r-{launch:017x}",
+            instance_id=f"i-{launch:08x}{index:09x}",
+            instance_type="t3.medium",
+            image_id="ami-00000001",
+            architecture="x86_64",
+            launch_index=index,
+            launched_at_s=NOW_S,
+            tags=tags or {},
+            client_token="token",  # noqa: S106 - a ClientToken is no secret
+        )
+        for index in range(count)
+    ]
+
+
+def reservation_of(records: Sequence[InstanceRecord]) -> Reservation:
+    return Reservation(
+        account_id=ACCOUNT,
+        reservation_id=records[0].reservation_id,
+        instance_ids=tuple(record.instance_id for record in records),
+        state="placing",
+        undecided_until_s=NOW_S + 25,
+    )
+
+
+def token_of(records: Sequence[InstanceRecord]) -> Token:
+    return Token(
+        client_token="token",  # noqa: S106 - a ClientToken is no secret
+        fingerprint="f" * 64,
+        reservation_id=records[0].reservation_id,
+    )
+
+
+def begin(fleet: FleetTable, records: Sequence[InstanceRecord], *, token: bool = True) -> None:
+    fleet.begin_launch(
+        reservation_of(records), records, token_of(records) if token else None, now_s=NOW_S
+    )
+
+
+def placed_on(node: str, record: InstanceRecord) -> InstanceRecord:
+    return msgspec.structs.replace(record, region="us-east-1", zone="us-east-1a", node=node)
+
+
+def stored(fleet: FleetTable) -> list[InstanceRecord]:
+    return sorted(fleet.instances(ACCOUNT, now_s=NOW_S), key=lambda record: record.instance_id)
+
+
+def everything(dynamodb: DynamoDBClient) -> list[str]:
+    return sorted(item["sk"]["S"] for item in dynamodb.scan(TableName=TABLE)["Items"])
+
+
+def events(dynamodb: DynamoDBClient) -> Any:  # noqa: ANN401 - typed as if no handler ever answered
+    return dynamodb.meta.events
+
+
+# --- beginning -----------------------------------------------------------------------------
+
+
+def test_a_launch_that_has_begun_is_read_back_as_it_was_written(fleet: FleetTable) -> None:
+    records = instances_of(1, 3, tags={"Name": "web"})
+    begin(fleet, records)
+    assert stored(fleet) == records
+    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == reservation_of(records)
+
+
+@pytest.mark.parametrize("count", [1, 48, 49, 97])
+def test_a_launch_of_any_size_is_written_whole_and_dropped_whole(
+    fleet: FleetTable, dynamodb: DynamoDBClient, count: int
+) -> None:
+    records = instances_of(1, count)
+    begin(fleet, records)
+    assert stored(fleet) == records
+    fleet.drop_launch(reservation_of(records), token_of(records))
+    assert everything(dynamodb) == []
+
+
+def test_a_token_that_is_taken_is_answered_with_what_it_stands_for(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    first, second = instances_of(1), instances_of(2)
+    begin(fleet, first)
+    before = everything(dynamodb)
+    with pytest.raises(TokenTaken) as taken:
+        begin(fleet, second)
+    assert taken.value.token == token_of(first)
+    assert everything(dynamodb) == before
+
+
+def test_the_same_token_in_two_accounts_stands_for_two_launches(fleet: FleetTable) -> None:
+    begin(fleet, instances_of(1))
+    others = [msgspec.structs.replace(one, account_id="999999999999") for one in instances_of(2)]
+    reservation = msgspec.structs.replace(reservation_of(others), account_id="999999999999")
+    fleet.begin_launch(reservation, others, token_of(others), now_s=NOW_S)
+    assert fleet.instances("999999999999", now_s=NOW_S) == others
+
+
+@pytest.mark.parametrize("token", [True, False])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_transaction_repeated_because_its_answer_was_lost_is_no_other_launch(
+    fleet: FleetTable, dynamodb: DynamoDBClient, *, token: bool, lost: int
+) -> None:
+    answers = iter(range(1, 10))
+
+    def lose_answer(**_: object) -> float | None:
+        return 0.0 if next(answers) == lost else None  # seconds until the client tries again
+
+    events(dynamodb).register("needs-retry.dynamodb.TransactWriteItems", lose_answer)
+    records = instances_of(1, 60)
+    begin(fleet, records, token=token)
+    assert stored(fleet) == records
+
+
+@pytest.mark.parametrize("code", ["TransactionConflict", "ThrottlingError"])
+def test_a_launch_that_met_another_write_may_be_tried_again(
+    fleet: FleetTable, dynamodb: DynamoDBClient, code: str
+) -> None:
+    with Stubber(dynamodb) as stubber:
+        cancel(stubber, code, "None", "None")
+        with pytest.raises(LaunchConflict):
+            begin(fleet, instances_of(1))
+
+
+def test_a_launch_that_dynamodb_refuses_is_no_conflict(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    with Stubber(dynamodb) as stubber:
+        cancel(stubber, "ValidationError", "TransactionConflict", "None")
+        with pytest.raises(ClientError):
+            begin(fleet, instances_of(1))
+
+
+def test_a_launch_whose_later_transaction_fails_leaves_nothing(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    calls = iter(range(1, 100))
+
+    def cut_off(**_: object) -> None:
+        if next(calls) == 3:
+            raise EndpointConnectionError(endpoint_url="http://dynamodb")
+
+    events(dynamodb).register("before-call.dynamodb.TransactWriteItems", cut_off)
+    with pytest.raises(EndpointConnectionError):
+        begin(fleet, instances_of(1, 100))
+    assert everything(dynamodb) == []
+
+
+def test_a_transaction_stays_below_dynamodbs_limits_whatever_the_tags(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    transactions: list[list[Any]] = []
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        transactions.append(json.loads(params["body"])["TransactItems"])
+
+    events(dynamodb).register("before-call.dynamodb.TransactWriteItems", note)
+    begin(fleet, instances_of(1, 60, tags=LARGEST_TAGS))
+    assert all(len(items) <= 100 for items in transactions)
+    sizes = [len(json.dumps(items, ensure_ascii=False).encode()) for items in transactions]
+    assert max(sizes) <= 4_000_000
+
+
+# --- finishing -----------------------------------------------------------------------------
+
+
+def test_a_finished_launch_has_its_places_and_nothing_that_found_none(fleet: FleetTable) -> None:
+    records = instances_of(1, 60)
+    begin(fleet, records)
+    placed = [placed_on("n1", record) for record in records[:55]]
+    after = msgspec.structs.replace(
+        reservation_of(placed), state="placed", instance_ids=tuple(r.instance_id for r in placed)
+    )
+    fleet.finish_launch(after, placed, unplaced=[one.instance_id for one in records[55:]])
+    assert stored(fleet) == placed
+    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == after
+
+
+def test_a_launch_of_which_nothing_is_known_keeps_all_its_records(fleet: FleetTable) -> None:
+    records = instances_of(1, 3)
+    begin(fleet, records)
+    unknown = msgspec.structs.replace(reservation_of(records), state="unknown")
+    fleet.finish_launch(unknown, [], unplaced=[])
+    assert stored(fleet) == records
+    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == unknown
+
+
+def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    gone = msgspec.structs.replace(record, state="shutting-down")
+    assert fleet.change_state(record, gone, now_s=NOW_S)
+    fleet.finish_launch(reservation_of([record]), [placed_on("n1", record)], unplaced=[])
+    assert stored(fleet) == [placed_on("n1", gone)]
+
+
+def test_the_end_of_a_launch_is_written_again_when_it_met_another_write(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    (record,) = instances_of(1)
+    with Stubber(dynamodb) as stubber:
+        cancel(stubber, "TransactionConflict", "None")
+        stubber.add_response("transact_write_items", {})
+        fleet.finish_launch(reservation_of([record]), [placed_on("n1", record)], unplaced=[])
+        stubber.assert_no_pending_responses()
+
+
+def test_writing_the_end_of_a_launch_is_tried_five_times(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    with Stubber(dynamodb) as stubber:
+        for _ in range(5):
+            cancel(stubber, "TransactionConflict", "None")
+        with pytest.raises(ClientError):
+            fleet.drop_launch(reservation_of(instances_of(1)), None)
+        stubber.assert_no_pending_responses()
+
+
+def test_a_dropped_launch_frees_its_token(fleet: FleetTable) -> None:
+    first, second = instances_of(1), instances_of(2)
+    begin(fleet, first)
+    fleet.drop_launch(reservation_of(first), token_of(first))
+    begin(fleet, second)
+    assert stored(fleet) == second
+
+
+@pytest.mark.parametrize("count", [46, 48, 49, 96])
+def test_a_token_never_outlives_the_launch_it_stands_for(
+    fleet: FleetTable, dynamodb: DynamoDBClient, count: int
+) -> None:
+    """Otherwise a function that dies between two transactions blocks the token for a week."""
+    records = instances_of(1, count)
+    begin(fleet, records)
+
+    def consistent(**_: object) -> None:
+        keys = everything(dynamodb)
+        token_is_there = "TOKEN#token" in keys
+        assert token_is_there == any(key.startswith("RESERVATION#") for key in keys)
+
+    events(dynamodb).register("after-call.dynamodb.TransactWriteItems", consistent)
+    fleet.drop_launch(reservation_of(records), token_of(records))
+    assert everything(dynamodb) == []
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def test_an_account_larger_than_a_page_is_read_whole(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    pages: list[bool] = []
+
+    def note(model: object, params: dict[str, Any], **_: object) -> None:
+        del model
+        pages.append(json.loads(params["body"])["ConsistentRead"])
+
+    events(dynamodb).register("before-call.dynamodb.Query", note)
+    records = instances_of(1, 30, tags=LARGEST_TAGS)
+    begin(fleet, records)
+    assert stored(fleet) == records
+    assert len(pages) > 1
+    assert all(pages), "what RunInstances has returned must be there (invariant I10)"
+
+
+def test_instances_are_read_by_id_in_the_order_asked_for(fleet: FleetTable) -> None:
+    records = instances_of(1, 101)
+    begin(fleet, records)
+    wanted = [record.instance_id for record in reversed(records)]
+    asked = [wanted[0], "i-0badbadbadbadbad0", *wanted]
+    found = fleet.instances_by_id(ACCOUNT, asked, now_s=NOW_S)
+    assert [record.instance_id for record in found] == wanted
+
+
+def test_what_dynamodb_did_not_get_to_is_asked_for_again(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    first, second = instances_of(1, 2)
+    key = encode_item({"pk": f"ACCOUNT#{ACCOUNT}", "sk": f"INSTANCE#{second.instance_id}"})
+    with Stubber(dynamodb) as stubber:
+        stubber.add_response(
+            "batch_get_item",
+            {
+                "Responses": {TABLE: [encode_item(msgspec.to_builtins(first))]},
+                "UnprocessedKeys": {TABLE: {"Keys": [key]}},
+            },
+        )
+        stubber.add_response(
+            "batch_get_item",
+            {
+                "Responses": {TABLE: [encode_item(msgspec.to_builtins(second))]},
+                "UnprocessedKeys": {},
+            },
+            {"RequestItems": {TABLE: {"Keys": [key], "ConsistentRead": True}}},
+        )
+        ids = [first.instance_id, second.instance_id]
+        assert fleet.instances_by_id(ACCOUNT, ids, now_s=NOW_S) == [first, second]
+
+
+# --- an instance's life --------------------------------------------------------------------
+
+
+def move(record: InstanceRecord, state: InstanceState) -> InstanceRecord:
+    ended = NOW_S if state == "terminated" else None
+    return msgspec.structs.replace(record, state=state, terminated_at_s=ended)
+
+
+def test_a_terminated_instance_is_there_for_an_hour(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    gone = move(record, "terminated")
+    assert fleet.change_state(record, gone, now_s=NOW_S)
+    for seconds, expected in ((3_599, [gone]), (3_601, [])):
+        later_s = NOW_S + seconds
+        assert fleet.instances(ACCOUNT, now_s=later_s) == expected
+        assert fleet.instances_by_id(ACCOUNT, [gone.instance_id], now_s=later_s) == expected
+
+
+def test_an_instance_that_has_moved_on_is_not_moved_back(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    gone = move(record, "shutting-down")
+    assert fleet.change_state(record, gone, now_s=NOW_S)
+    assert not fleet.change_state(record, move(record, "running"), now_s=NOW_S)
+    assert stored(fleet) == [gone]
+
+
+def test_news_of_an_older_attempt_changes_nothing(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    newer = msgspec.structs.replace(placed_on("n2", record), attempt=2)
+    fleet.finish_launch(reservation_of([record]), [newer], unplaced=[])
+    assert not fleet.change_state(record, move(record, "terminated"), now_s=NOW_S)
+    assert stored(fleet) == [newer]
+
+
+def test_a_state_of_an_instance_that_is_not_there_makes_no_record(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    assert not fleet.change_state(record, move(record, "running"), now_s=NOW_S)
+    assert stored(fleet) == []
+
+
+def cancel(stubber: Stubber, *codes: str) -> None:
+    """Answer the next transaction with why each of its items was refused."""
+    stubber.add_client_error(
+        "transact_write_items",
+        "TransactionCanceledException",
+        modeled_fields={"CancellationReasons": [{"Code": code} for code in codes]},
+    )

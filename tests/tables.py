@@ -1,0 +1,37 @@
+"""DynamoDB tables as the CDK app makes them, in moto, behind a plain botocore client."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import botocore.session
+from moto import mock_aws
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+
+@contextlib.contextmanager
+def tables(*names: str) -> Iterator[DynamoDBClient]:
+    """Make empty tables for as long as the context lasts."""
+    with mock_aws():
+        session = botocore.session.Session()
+        session.set_credentials("test", "test")
+        client: Any = session.create_client("dynamodb", region_name="us-east-1")
+        for name in names:
+            client.create_table(
+                TableName=name,
+                KeySchema=[
+                    {"AttributeName": "pk", "KeyType": "HASH"},
+                    {"AttributeName": "sk", "KeyType": "RANGE"},
+                ],
+                AttributeDefinitions=[
+                    {"AttributeName": "pk", "AttributeType": "S"},
+                    {"AttributeName": "sk", "AttributeType": "S"},
+                ],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        yield client
