@@ -9,7 +9,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 SUPPORTED_VERSIONS: Final = (1,)
+
+# Ids become file names and log fields on the nodes, so a reader takes nothing else.
+InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{8,17}\Z")]
+LaunchId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^r-[0-9a-f]{8,17}\Z")]
+Attempt: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+LaunchIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+EpochMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
@@ -46,9 +53,9 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: epoch milliseconds after which nobody may act on the request.
     """
 
-    launch_id: str
-    attempt: int
-    expires_at_ms: int
+    launch_id: LaunchId
+    attempt: Attempt
+    expires_at_ms: EpochMs
     traceparent: str | None = None
 
     def encode(self) -> dict[str, str]:
@@ -66,14 +73,15 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
     def decode(cls, headers: Mapping[str, str] | None) -> LaunchHeaders:
         """Read the NATS headers of a launch request. Raises InvalidMessage."""
         headers = headers or {}
+        fields = {
+            "launch_id": headers.get(HEADER_LAUNCH_ID),
+            "attempt": headers.get(HEADER_ATTEMPT),
+            "expires_at_ms": headers.get(HEADER_EXPIRES_AT),
+            "traceparent": headers.get(HEADER_TRACEPARENT),
+        }
         try:
-            return cls(
-                launch_id=headers[HEADER_LAUNCH_ID],
-                attempt=int(headers[HEADER_ATTEMPT]),
-                expires_at_ms=int(headers[HEADER_EXPIRES_AT]),
-                traceparent=headers.get(HEADER_TRACEPARENT),
-            )
-        except (KeyError, ValueError) as problem:
+            return msgspec.convert(fields, cls, strict=False)  # a header's number is text
+        except msgspec.MsgspecError as problem:
             raise InvalidMessage(f"launch headers: {problem}") from problem
 
 
@@ -83,15 +91,15 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
 class InstanceToLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """One instance of a launch. launch_index: EC2's AmiLaunchIndex."""
 
-    instance_id: str
-    launch_index: int
+    instance_id: InstanceId
+    launch_index: LaunchIndex
 
 
 class LaunchRequest(Message, frozen=True, kw_only=True):
     """Asks an agent to launch as many of `instances` as it has room for, in their order."""
 
     account_id: str
-    instances: tuple[InstanceToLaunch, ...]
+    instances: Annotated[tuple[InstanceToLaunch, ...], msgspec.Meta(min_length=1)]
     instance_type: str
     image_id: str
     user_data_base64: str | None = None
@@ -110,7 +118,7 @@ class Accepted(Message, frozen=True, kw_only=True, tag_field="outcome", tag="acc
 
     node: str
     zone: str | None
-    instance_ids: tuple[str, ...]
+    instance_ids: tuple[InstanceId, ...]
 
 
 class Rejected(Message, frozen=True, kw_only=True, tag_field="outcome", tag="rejected"):
@@ -135,15 +143,15 @@ LaunchReply: TypeAlias = Accepted | Rejected
 class InstancesRequest(Message, frozen=True, kw_only=True):
     """Names the instances that a node action is about."""
 
-    instance_ids: tuple[str, ...]
+    instance_ids: tuple[InstanceId, ...]
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node knows of one instance it holds."""
 
-    instance_id: str
-    launch_id: str
-    attempt: int
+    instance_id: InstanceId
+    launch_id: LaunchId
+    attempt: Attempt
     instance_type: str
     state: InstanceState
     state_reason_code: str | None = None
@@ -209,7 +217,7 @@ def decode(payload: bytes, kind: type[_M]) -> _M:
     _check_version(payload)
     try:
         return msgspec.json.decode(payload, type=kind)
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, RecursionError) as problem:
         raise InvalidMessage(f"not a {kind.__name__}: {problem}") from problem
 
 
@@ -218,7 +226,7 @@ def decode_launch_reply(payload: bytes) -> LaunchReply:
     _check_version(payload)
     try:
         return _launch_reply_decoder.decode(payload)
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, RecursionError) as problem:
         raise InvalidMessage(f"not a launch reply: {problem}") from problem
 
 
@@ -226,7 +234,7 @@ def _check_version(payload: bytes) -> None:
     # Before the body: a newer version may have changed any field's form.
     try:
         version = _version_decoder.decode(payload).v
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, RecursionError) as problem:
         raise InvalidMessage(f"not a message: {problem}") from problem
     if version not in SUPPORTED_VERSIONS:
         raise UnsupportedMessageVersion(version, supported=SUPPORTED_VERSIONS)

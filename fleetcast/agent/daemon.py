@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 import nats.errors
 from nats.aio.client import Client
 from nats.protocol.parser import PERMISSIONS_ERR
+from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.instances import Instances
-from fleetcast.agent.journal import Journal
+from fleetcast.agent.journal import Journal, JournalUnwritable
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of
-from fleetcast.errors import FleetcastError
+from fleetcast.errors import FleetcastError, InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.subjects import launch_subject, node_subscription, region_subscription
 
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 # A terminated instance stays in the journal that long, so that a late repeat of its launch
 # finds it and isn't launched again.
 _TOMBSTONE_S: Final = 86_400
+_FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
 
 
@@ -48,8 +50,7 @@ class Agent:
     """One node's agent. `run` it once."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        state_dir = Path(settings.state_dir)
-        state_dir.mkdir(parents=True, exist_ok=True)
+        state_dir = _state_dir(settings)
         self._settings = settings
         self._instance_types = settings.served_types(ec2_catalogue())
         self._need_by_subject = self._needs()
@@ -74,9 +75,9 @@ class Agent:
             capacity_changed=self._changed.set,
         )
         self._connection = Client()
-        self._tokens = CapacityTokens(
-            NatsSubscriptions(self._connection, self._desk.deliver), self._room_by_subject
-        )
+        self._connected = False
+        self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
+        self._tokens = CapacityTokens(self._subscriptions, self._room_by_subject)
         self._actions = NodeActions(
             node=settings.node,
             zone=settings.zone,
@@ -91,63 +92,86 @@ class Agent:
 
         Raises ConnectionLost when the node can't be served any more: a supervisor restarts it.
         """
-        await self._journal.forget_terminated(time.time() - _TOMBSTONE_S)
-        await self._instances.restore()
-        await self._connect()
-        await self._subscribe_actions()
-        desk = asyncio.create_task(self._desk.run())
-        keeping = asyncio.create_task(self._keep_tokens())
+        serving = asyncio.create_task(self._serve())
         stopping = asyncio.create_task(stop.wait())
         try:
-            await self._tokens.adjust()
-            await self._connection.flush()
-            _log.info(
-                "agent ready",
-                extra={"node": self._settings.node, "instance_types": len(self._instance_types)},
-            )
-            await self._until(stopping, keeping)
-            await self._leave()
+            await self._first(serving, stopping)
+            leaving = asyncio.create_task(self._leave())
+            await self._first(leaving)
         finally:
-            for task in (desk, keeping, stopping):
+            # From here on a closed connection is what we want.
+            if not self._fatal.cancel():
+                self._fatal.exception()  # it has been raised, or something worse has
+            for task in (serving, stopping):
                 task.cancel()
-            await asyncio.gather(desk, keeping, stopping, return_exceptions=True)
-            self._fatal.cancel()  # from here on a closed connection is what we want
-            await self._connection.close()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+            if self._connected:
+                await self._connection.close()
             self._journal.close()
 
-    async def _until(self, stopping: asyncio.Task[bool], keeping: asyncio.Task[None]) -> None:
-        """Wait for the word to stop. Raises what makes serving impossible."""
-        waiting: list[asyncio.Future[Any]] = [stopping, keeping, self._fatal]
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    async def _first(self, *waiting: asyncio.Task[Any]) -> None:
+        """Wait for the first of these to end. Raises what makes serving impossible."""
+        done, _ = await asyncio.wait([*waiting, self._fatal], return_when=asyncio.FIRST_COMPLETED)
         for one in done:
             one.result()
-        # One pass at a time: the last one is the leaving's.
-        keeping.cancel()
-        await asyncio.wait([keeping])
+
+    async def _serve(self) -> None:
+        await self._instances.restore()
+        try:
+            await self._connect()
+            await self._subscribe_actions()
+            await asyncio.gather(self._desk.run(), self._keep_tokens(), self._forget_terminated())
+        except (nats.errors.Error, NkeysError) as problem:
+            raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
+
+    async def _leave(self) -> None:
+        if not self._connection.is_connected:
+            return
+        _log.info("leaving", extra={"node": self._settings.node})
+        self._ledger.close("stopping")
+        try:
+            await self._tokens.adjust()
+            await self._desk.settled()
+            await self._instances.idle()
+            await self._subscriptions.settle()
+        except nats.errors.Error as problem:
+            # The server has gone, and with it those who wait for an answer.
+            _log.warning("left without the last answers", extra={"why": repr(problem)})
+
+    async def _forget_terminated(self) -> None:
+        while True:
+            try:
+                await self._instances.forget_terminated(time.time() - _TOMBSTONE_S)
+            except JournalUnwritable as problem:
+                _log.warning("terminated instances not forgotten", extra={"why": str(problem)})
+            await asyncio.sleep(_FORGET_EVERY_S)
 
     # --- the connection --------------------------------------------------------------------
 
     async def _connect(self) -> None:
         nats_settings = self._settings.nats
-        try:
-            await self._connection.connect(
-                nats_settings.url,
-                name=f"fleetcast-agent {self._settings.region} {self._settings.node}",
-                user_credentials=nats_settings.credentials_file,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=1,
-                ping_interval=_PING_INTERVAL_S,
-                error_cb=self._on_error,
-                disconnected_cb=self._on_disconnected,
-                reconnected_cb=self._on_reconnected,
-                closed_cb=self._on_closed,
-            )
-        except (nats.errors.Error, OSError) as problem:
-            raise ConnectionLost(f"can't connect to {nats_settings.url}: {problem}") from problem
+        if nats_settings.credentials_file is not None:
+            _check_credentials(Path(nats_settings.credentials_file))
+        await self._connection.connect(
+            nats_settings.url,
+            name=f"fleetcast-agent {self._settings.region} {self._settings.node}",
+            user_credentials=nats_settings.credentials_file,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            ping_interval=_PING_INTERVAL_S,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+        )
+        self._connected = True
 
     async def _on_error(self, error: Exception) -> None:
+        if not self._connected:
+            # The client would try for ever; a wrong URL should be told to who has just typed it.
+            self._fail(f"can't connect to {self._settings.nats.url}: {error}")
         # nats-py has no class for it, only this constant part of the text.
-        if PERMISSIONS_ERR in str(error):
+        elif f"{PERMISSIONS_ERR} for subscription" in str(error):
             # Without its subjects the node looks alive and is not: better to be restarted.
             self._fail(f"NATS refuses what the agent needs: {error}")
         else:
@@ -156,15 +180,15 @@ class Agent:
     async def _on_disconnected(self) -> None:
         if not self._connection.is_closed:
             _log.warning("disconnected from NATS, reconnecting")
-            # Otherwise the client would renew them without their limits.
-            await self._tokens.forget()
 
     async def _on_reconnected(self) -> None:
         _log.info("reconnected to NATS")
+        # The client has renewed its subscriptions, but without their limits.
+        self._tokens.renew()
         self._changed.set()
 
     async def _on_closed(self) -> None:
-        self._fail("the NATS connection was closed")
+        self._fail(f"the NATS connection was closed: {self._connection.last_error}")
 
     def _fail(self, why: str) -> None:
         if not self._fatal.done():
@@ -172,8 +196,12 @@ class Agent:
 
     async def _subscribe_actions(self) -> None:
         region, node = self._settings.region, self._settings.node
-        for subject in (node_subscription(region, node), region_subscription(region)):
-            await self._connection.subscribe(subject, cb=self._actions.answer)
+        await self._connection.subscribe(
+            node_subscription(region, node), cb=self._actions.answer_node
+        )
+        await self._connection.subscribe(
+            region_subscription(region), cb=self._actions.answer_region
+        )
 
     # --- tokens ----------------------------------------------------------------------------
 
@@ -192,16 +220,48 @@ class Agent:
 
     async def _keep_tokens(self) -> None:
         """Bring the tokens in line after every change; a burst of changes shares one pass."""
+        await self._tokens.adjust()
+        await self._subscriptions.settle()
+        _log.info(
+            "agent ready",
+            extra={"node": self._settings.node, "instance_types": len(self._instance_types)},
+        )
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._connection.is_connected:
+            if not self._connection.is_connected:
+                continue  # the reconnection is a change too
+            try:
                 await self._tokens.adjust()
+            except nats.errors.FlushTimeoutError:
+                _log.warning("NATS doesn't answer, adjusting the tokens again")
+                self._changed.set()
 
-    async def _leave(self) -> None:
-        _log.info("leaving", extra={"node": self._settings.node})
-        self._ledger.close("stopping")
-        await self._tokens.adjust()
-        await self._desk.settled()
-        await self._instances.idle()
-        await self._connection.flush()
+
+def _state_dir(settings: AgentSettings) -> Path:
+    state_dir = Path(settings.state_dir)
+    try:
+        # Only for the agent: the journal holds user data.
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InvalidConfiguration(
+            "state_dir",
+            f"{settings.state_dir} can't be made: {problem.strerror}",
+            expected="a folder that the agent may write to",
+        ) from problem
+    return state_dir
+
+
+def _check_credentials(path: Path) -> None:
+    # nats-py reads a file without a JWT for ever.
+    try:
+        credentials = path.read_bytes()
+    except OSError as problem:
+        why = f"{path} can't be read: {problem.strerror}"
+    else:
+        if b"BEGIN NATS USER JWT" in credentials and b"BEGIN USER NKEY SEED" in credentials:
+            return
+        why = f"{path} holds no user JWT and seed"
+    raise InvalidConfiguration(
+        "nats.credentials_file", why, expected="a file as `nsc generate creds` writes"
+    )

@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,11 +20,13 @@ from fleetcast.errors import FleetcastError
 from fleetcast.messages import InstanceReport, InstanceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 _T = TypeVar("_T")
+_Rows: TypeAlias = "list[tuple[str, bytes]]"
 
+_LOCK_TIMEOUT_S: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS instances (
     instance_id TEXT PRIMARY KEY,
@@ -39,6 +41,10 @@ ON CONFLICT (instance_id) DO UPDATE SET entry = excluded.entry
 
 class JournalUnwritable(FleetcastError):
     """The journal could not be written (disk full, read-only, …): promise nothing."""
+
+
+class JournalUnreadable(FleetcastError):
+    """The journal holds what this version can't read: starting would forget what is promised."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +75,12 @@ class Journal:
     def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
         self._database = database
         self._thread = thread
-        self._waiting: list[tuple[Sequence[Entry], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_Rows, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the journal. Raises JournalUnwritable."""
+        """Open or create the journal. Raises JournalUnwritable, also if another agent has it."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         try:
             database = thread.submit(_open_database, path).result()
@@ -84,18 +90,29 @@ class Journal:
         return cls(database, thread)
 
     async def entries(self) -> list[Entry]:
-        """Return every instance in the journal, also the terminated ones."""
+        """Return every instance in the journal, also the terminated ones.
+
+        Raises JournalUnreadable.
+        """
 
         def read() -> list[Entry]:
             rows = self._database.execute("SELECT entry FROM instances").fetchall()
             return [msgspec.msgpack.decode(row[0], type=Entry) for row in rows]
 
-        return await self._run(read)
+        try:
+            return await self._run(read)
+        except msgspec.MsgspecError as problem:
+            raise JournalUnreadable(f"journal: {problem}") from problem
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Make all entries durable, or none. Raises JournalUnwritable."""
+        """Make all entries durable, or none; and all that was written before them.
+
+        Raises JournalUnwritable.
+        """
+        # Encoded here: what can't be encoded must fail its own caller, not all who share the batch.
+        rows = [(entry.guest.instance_id, msgspec.msgpack.encode(entry)) for entry in entries]
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((entries, written))
+        self._waiting.append((rows, written))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         await written
@@ -104,11 +121,7 @@ class Journal:
         # Group commit: everything that came while the last fsync ran shares the next one.
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            rows = [
-                (entry.guest.instance_id, msgspec.msgpack.encode(entry))
-                for entries, _ in batch
-                for entry in entries
-            ]
+            rows = [row for rows_of_one, _ in batch for row in rows_of_one]
             problem: JournalUnwritable | None = None
             try:
                 await self._run(partial(self._upsert, rows))
@@ -127,20 +140,17 @@ class Journal:
         with self._database:
             self._database.executemany(_UPSERT, rows)
 
-    async def forget_terminated(self, before_s: float) -> int:
-        """Delete the terminated entries last changed before an epoch second; return how many."""
-        gone = [
-            (entry.guest.instance_id,)
-            for entry in await self.entries()
-            if entry.state == "terminated" and entry.changed_at_s < before_s
-        ]
+    async def forget(self, instance_ids: Iterable[str]) -> None:
+        """Delete these entries. Raises JournalUnwritable."""
 
         def delete() -> None:
             with self._database:
-                self._database.executemany("DELETE FROM instances WHERE instance_id = ?", gone)
+                self._database.executemany(
+                    "DELETE FROM instances WHERE instance_id = ?",
+                    [(instance_id,) for instance_id in instance_ids],
+                )
 
         await self._run(delete)
-        return len(gone)
 
     def close(self) -> None:
         """Finish the write at hand and close the file."""
@@ -155,9 +165,17 @@ class Journal:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")
-    with database:
-        database.execute(_SCHEMA)
+    database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)
+    try:
+        # Two agents with one journal would hold twice what the node has.
+        database.execute("PRAGMA locking_mode=EXCLUSIVE")
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        with database:
+            database.execute(_SCHEMA)
+            # The lock is taken with the first write, and CREATE … IF NOT EXISTS may write nothing.
+            database.execute("DELETE FROM instances WHERE FALSE")
+    except sqlite3.Error:
+        database.close()
+        raise
     return database

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from fleetcast import messages
 from fleetcast.agent.drivers import Guest
 from fleetcast.agent.journal import JournalUnwritable
+from fleetcast.agent.request import Request
 from fleetcast.errors import InvalidMessage
 
 if TYPE_CHECKING:
@@ -28,27 +29,15 @@ _log = logging.getLogger(__name__)
 MAX_BATCH: Final = 256
 
 
-class RequestMessage(Protocol):
-    """What the desk needs of a NATS message."""
-
-    @property
-    def data(self) -> bytes:
-        """The body."""
-
-    @property
-    def headers(self) -> dict[str, str] | None:
-        """The headers."""
-
-    async def respond(self, data: bytes) -> None:
-        """Answer the requester."""
-
-
 class _Decision(msgspec.Struct):
-    """What becomes of one request. No reply: nobody waits for one any more."""
+    """What becomes of one request.
 
-    message: RequestMessage
+    reply: None when nobody waits for one. new_ids: what is to boot once it is promised.
+    """
+
+    message: Request
     reply: messages.LaunchReply | None
-    new_guests: list[Guest] = []
+    new_ids: tuple[str, ...] = ()
 
 
 class LaunchDesk:
@@ -76,9 +65,9 @@ class LaunchDesk:
         self._ledger = ledger
         self._now_ms = now_ms
         self._capacity_changed = capacity_changed
-        self._inbox: asyncio.Queue[RequestMessage] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Request] = asyncio.Queue()
 
-    def deliver(self, message: RequestMessage) -> None:
+    def deliver(self, message: Request) -> None:
         """Take a request in. Never blocks: NATS callbacks call it."""
         self._inbox.put_nowait(message)
 
@@ -101,29 +90,40 @@ class LaunchDesk:
         """Wait until everything that was delivered has been answered."""
         await self._inbox.join()
 
-    async def _answer(self, batch: Sequence[RequestMessage]) -> None:
-        decisions = [await self._decide(message) for message in batch]
-        new_guests = [guest for decision in decisions for guest in decision.new_guests]
-        if new_guests:
-            try:
-                # Journal before replying: after ACCEPT the caller may never ask again.
-                await self._instances.promise(new_guests)
-            except JournalUnwritable as problem:
-                self._leave(problem, decisions)
-                new_guests = []
+    async def _answer(self, batch: Sequence[Request]) -> None:
+        decisions = [self._decide(message) for message in batch]
+        try:
+            # Journal before replying: after ACCEPT the caller may never ask again.
+            await self._instances.promise()
+        except JournalUnwritable as problem:
+            decisions = self._leave(problem, decisions)
         for decision in decisions:
-            if decision.reply is not None:
-                await decision.message.respond(messages.encode(decision.reply))
-        self._instances.boot(new_guests)
+            await self._respond(decision)
+        self._instances.boot(one for decision in decisions for one in decision.new_ids)
 
-    def _leave(self, problem: JournalUnwritable, decisions: Sequence[_Decision]) -> None:
+    def _leave(self, problem: JournalUnwritable, decisions: Sequence[_Decision]) -> list[_Decision]:
         _log.critical("journal unwritable: taking no more launches", extra={"why": str(problem)})
         self._ledger.close(f"journal unwritable: {problem}")
-        for decision in decisions:
-            if decision.new_guests:
-                decision.reply = self._reject("node_fault", str(problem))
+        refusal = self._reject("node_fault", str(problem))
+        # Also the repeats of what this batch failed to promise: an ACCEPT is never taken back.
+        return [
+            _Decision(one.message, refusal) if isinstance(one.reply, messages.Accepted) else one
+            for one in decisions
+        ]
 
-    async def _decide(self, message: RequestMessage) -> _Decision:
+    async def _respond(self, decision: _Decision) -> None:
+        if decision.reply is None:
+            return
+        try:
+            await decision.message.respond(messages.encode(decision.reply))
+        except Exception:  # noqa: BLE001 - whatever its headers or the connection did: one answer lost
+            # What was promised is launched all the same: the requester will look for it.
+            _log.exception("launch request not answered")
+
+    def _decide(self, message: Request) -> _Decision:
+        if not message.reply:
+            _log.warning("launch request that nobody waits for dropped")
+            return _Decision(message, None)
         try:
             headers = messages.LaunchHeaders.decode(message.headers)
             request = messages.decode(message.data, messages.LaunchRequest)
@@ -134,23 +134,23 @@ class LaunchDesk:
             # The caller has given up and may be launching elsewhere by now.
             _log.info("expired launch request dropped", extra={"launch": headers.launch_id})
             return _Decision(message, None)
-        decision = await self._place(message, headers, request)
+        decision = self._place(message, headers, request)
         _log.info(
-            "launch request answered",
+            "launch request decided",
             extra={
                 "launch": headers.launch_id,
                 "attempt": headers.attempt,
                 "instance_type": request.instance_type,
                 "asked": len(request.instances),
-                "launched": len(decision.new_guests),
+                "launched": len(decision.new_ids),
                 "reply": type(decision.reply).__name__,
             },
         )
         return decision
 
-    async def _place(
+    def _place(
         self,
-        message: RequestMessage,
+        message: Request,
         headers: messages.LaunchHeaders,
         request: messages.LaunchRequest,
     ) -> _Decision:
@@ -160,36 +160,41 @@ class LaunchDesk:
             why = f"node {self._node} doesn't serve {request.instance_type}"
             return _Decision(message, self._reject("node_fault", why))
         placed: list[str] = []
-        new_guests: list[Guest] = []
-        refusal = self._reject("node_fault", "these instances have ended on this node")
-        for wanted in request.instances:
-            if await self._already_holds(wanted.instance_id, headers.attempt):
-                placed.append(wanted.instance_id)
-                continue
-            if self._instances.get(wanted.instance_id) is not None:
-                continue  # ended here, or held under a newer attempt: never launched again
-            guest = _guest(wanted, headers, request, instance_type)
-            if not self._instances.reserve(guest):
-                refusal = self._reject("full", "")
-                break
-            placed.append(wanted.instance_id)
-            new_guests.append(guest)
-        if not placed:
-            return _Decision(message, refusal)
-        accepted = messages.Accepted(node=self._node, zone=self._zone, instance_ids=tuple(placed))
-        return _Decision(message, accepted, new_guests)
+        new_ids: list[str] = []
+        full = False
+        wanted_by_id = {wanted.instance_id: wanted for wanted in request.instances}
+        for instance_id, wanted in wanted_by_id.items():
+            if self._already_holds(instance_id, headers):
+                placed.append(instance_id)
+            elif self._instances.get(instance_id) is not None:
+                continue  # ended here, or held otherwise: never launched again
+            elif full or not self._instances.reserve(
+                _guest(wanted, headers, request, instance_type)
+            ):
+                full = True
+            else:
+                placed.append(instance_id)
+                new_ids.append(instance_id)
+        if placed:
+            reply = messages.Accepted(node=self._node, zone=self._zone, instance_ids=tuple(placed))
+            return _Decision(message, reply, tuple(new_ids))
+        if full:
+            return _Decision(message, self._reject("full", ""))
+        why = "these instances have ended on this node, or it holds them for another request"
+        return _Decision(message, self._reject("node_fault", why))
 
-    async def _already_holds(self, instance_id: str, attempt: int) -> bool:
+    def _already_holds(self, instance_id: str, headers: messages.LaunchHeaders) -> bool:
         """Say whether a repeated request finds its instance here, and take its attempt over."""
         entry = self._instances.get(instance_id)
         if (
             entry is None
             or entry.state in {"shutting-down", "terminated"}
-            or entry.guest.attempt > attempt
+            or entry.guest.launch_id != headers.launch_id
+            or entry.guest.attempt > headers.attempt
         ):
             return False
-        if entry.guest.attempt < attempt:
-            await self._instances.raise_attempt(instance_id, attempt)
+        if entry.guest.attempt < headers.attempt:
+            self._instances.raise_attempt(instance_id, headers.attempt)
         return True
 
     def _reject(

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import nats.errors
-
 from fleetcast.subjects import LAUNCH_QUEUE_GROUP
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-_FLUSH_TIMEOUT_S: Final = 5
+_FLUSH_TIMEOUT_S: Final = 2
 
 
 class LimitedSubscription:
@@ -71,22 +69,26 @@ class NatsSubscriptions:
         return armed
 
     async def retire(self, armed: Sequence[LimitedSubscription]) -> None:
-        """Remove the interest, hand over what was on its way, then forget the sids."""
-        subscriptions = [one.subscription for one in armed if one.subscription]
-        try:
-            if self._connection.is_connected:
-                for subscription in subscriptions:
-                    await self._connection._send_unsubscribe(subscription._id)  # noqa: SLF001 - see the module
-                # After the PONG nothing more can come for these sids.
-                await self._connection.flush(_FLUSH_TIMEOUT_S)
-        except (nats.errors.Error, OSError):
-            pass  # the server that held them is gone, and with it the interest
-        finally:
-            for subscription in subscriptions:
-                await self._forget(subscription)
+        """Remove the interest, hand over what was on its way, then forget the sids.
 
-    async def _forget(self, subscription: Subscription) -> None:
-        if not self._connection.is_closed:  # closing stops the callbacks, join would never end
+        Raises nats.errors.Error when the server doesn't answer. The sids are kept then: one that
+        is forgotten too early swallows what is delivered to it.
+        """
+        subscriptions = [one.subscription for one in armed if one.subscription]
+        for subscription in subscriptions:
+            await self._connection._send_unsubscribe(subscription._id)  # noqa: SLF001 - see the module
+        await self.settle()
+        for subscription in subscriptions:
             await subscription._pending_queue.join()  # noqa: SLF001 - see the module
-        self._connection._remove_sub(subscription._id)  # noqa: SLF001 - see the module
-        subscription._stop_processing()  # noqa: SLF001 - see the module
+            self._connection._remove_sub(subscription._id)  # noqa: SLF001 - see the module
+            subscription._stop_processing()  # noqa: SLF001 - see the module
+
+    async def settle(self) -> None:
+        """Return when the server has carried out everything asked of it before.
+
+        Raises nats.errors.Error when it doesn't answer.
+        """
+        # nats-py writes the PING of a flush ahead of the commands that still wait in its buffer.
+        # When the first PONG is here they are written, so the second one comes after them.
+        await self._connection.flush(_FLUSH_TIMEOUT_S)
+        await self._connection.flush(_FLUSH_TIMEOUT_S)

@@ -12,12 +12,11 @@ from fleetcast.errors import InvalidMessage
 from fleetcast.subjects import NodeAction, RegionAction, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nats.aio.msg import Msg
+    from collections.abc import Awaitable, Callable, Mapping
 
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.request import Request
     from fleetcast.instance_types import InstanceType
 
 _log = logging.getLogger(__name__)
@@ -43,10 +42,21 @@ class NodeActions:
         self._ledger = ledger
         self._tokens = tokens
 
-    async def answer(self, message: Msg) -> None:
-        """Answer one request to this node or to its region."""
+    async def answer_node(self, message: Request) -> None:
+        """Answer one request to this node alone."""
+        await self._answer(message, self._node_reply)
+
+    async def answer_region(self, message: Request) -> None:
+        """Answer one request to every agent of the region."""
+        await self._answer(message, self._region_reply)
+
+    async def _answer(
+        self,
+        message: Request,
+        reply_to: Callable[[str, bytes], Awaitable[messages.Message]],
+    ) -> None:
         try:
-            reply = await self._reply_to(action_of(message.subject), message.data)
+            reply = await reply_to(action_of(message.subject), message.data)
         except InvalidMessage as problem:
             # Silence is the safe answer: the requester reads it as unknown and asks again.
             _log.warning(
@@ -62,7 +72,7 @@ class NodeActions:
             if message.reply:
                 await message.respond(messages.encode(reply))
 
-    async def _reply_to(self, action: str, payload: bytes) -> messages.Message:
+    async def _node_reply(self, action: str, payload: bytes) -> messages.Message:
         match action:
             case NodeAction.TERMINATE:
                 asked = messages.decode(payload, messages.InstancesRequest)
@@ -70,14 +80,18 @@ class NodeActions:
             case NodeAction.DESCRIBE:
                 asked = messages.decode(payload, messages.InstancesRequest)
                 return self._instances_reply(self._instances.reports(asked.instance_ids))
+            case _:
+                raise InvalidMessage(f"this agent doesn't know the node action {action!r}")
+
+    async def _region_reply(self, action: str, payload: bytes) -> messages.Message:
+        messages.decode(payload, messages.RegionRequest)
+        match action:
             case RegionAction.INVENTORY:
-                messages.decode(payload, messages.RegionRequest)
                 return self._instances_reply(self._instances.reports())
             case RegionAction.DESCRIBE_CAPACITY:
-                messages.decode(payload, messages.RegionRequest)
                 return self._capacity_reply()
             case _:
-                raise InvalidMessage(f"this agent doesn't know the action {action!r}")
+                raise InvalidMessage(f"this agent doesn't know the region action {action!r}")
 
     def _instances_reply(
         self,

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -48,14 +49,25 @@ Name = Annotated[str, msgspec.Meta(min_length=1, description="a name")]
 class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the region's NATS is. url: tls://host:port; nats://host:port on loopback."""
 
-    url: Annotated[
-        str,
-        msgspec.Meta(
-            pattern=r"^(tls://.+|nats://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?/?)$",
-            description="a URL, tls://host:port (nats:// on loopback only)",
-        ),
-    ]
+    url: Name
     credentials_file: Name | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a URL that would carry launches in the clear, or that holds a secret."""
+        try:
+            url = urlsplit(self.url)
+            host, _ = url.hostname, url.port
+        except ValueError:
+            host = None
+        if host and url.username is None and url.password is None:
+            loopback = host in {"127.0.0.1", "localhost", "::1"}
+            if url.scheme == "tls" or (url.scheme == "nats" and loopback):
+                return
+        raise InvalidConfiguration(
+            "url",
+            "can't be used",  # the value stays out of the message: it may hold a secret
+            expected="tls://host:port without credentials (nats:// on loopback only)",
+        )
 
 
 class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fleetcast.agent.drivers import BootFailed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -22,7 +24,10 @@ class SimulatedDriver:
 
     async def boot(self, guest: Guest) -> None:
         """Mark the guest as running."""
-        (self._folder / guest.instance_id).touch()
+        try:
+            (self._folder / guest.instance_id).touch()
+        except OSError as problem:
+            raise BootFailed(f"can't mark the guest as running: {problem.strerror}") from problem
 
     async def destroy(self, instance_id: str) -> None:
         """Forget the guest."""
