@@ -1,0 +1,239 @@
+"""The agent's parts put together without a connection, and requests to deliver to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fleetcast import messages
+from fleetcast.agent.drivers import BootFailed, Guest
+from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.instances import Instances
+from fleetcast.agent.journal import Journal
+from fleetcast.agent.launches import LaunchDesk
+from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.node_actions import NodeActions
+from fleetcast.capacity import Resources
+from fleetcast.instance_types import ec2_catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from fleetcast.agent.drivers import Driver
+
+NOW_MS: Final = 1_700_000_000_000
+TYPES: Final = {
+    name: ec2_catalogue().lookup(name) for name in ("t3.medium", "t3.xlarge", "t3.2xlarge")
+}
+# Four t3.medium, or one t3.2xlarge.
+EIGHT_VCPU: Final = Resources(vcpu=8, memory_mib=32_768)
+
+
+def instance_id(number: int) -> str:
+    return f"i-{number:017x}"
+
+
+def launch_id(number: int) -> str:
+    return f"r-{number:017x}"
+
+
+def a_guest(number: int, **changed: object) -> Guest:
+    fields: dict[str, object] = {
+        "instance_id": instance_id(number),
+        "launch_id": launch_id(number),
+        "attempt": 1,
+        "launch_index": 0,
+        "account_id": "000000000000",
+        "instance_type": "t3.medium",
+        "vcpu": 2,
+        "memory_mib": 4096,
+        "gpus": 0,
+        "image_id": "ami-12345678",
+        "user_data_base64": "c2VjcmV0",
+        "key_name": None,
+        "shutdown_behavior": "stop",
+        "tags": {"Name": "private"},
+    }
+    return Guest(**(fields | changed))  # type: ignore[arg-type] # a test names what differs
+
+
+def launch_headers(
+    launch: int = 1,
+    *,
+    attempt: int = 1,
+    expires_at_ms: int = NOW_MS + 1000,
+) -> dict[str, str]:
+    return messages.LaunchHeaders(
+        launch_id=launch_id(launch), attempt=attempt, expires_at_ms=expires_at_ms
+    ).encode()
+
+
+def launch_request(*numbers: int, instance_type: str = "t3.medium") -> bytes:
+    return messages.encode(
+        messages.LaunchRequest(
+            account_id="000000000000",
+            instances=tuple(
+                messages.InstanceToLaunch(instance_id=instance_id(number), launch_index=at)
+                for at, number in enumerate(numbers)
+            ),
+            instance_type=instance_type,
+            image_id="ami-12345678",
+            user_data_base64="c2VjcmV0",
+            tags={"Name": "private"},
+        )
+    )
+
+
+@dataclass
+class Delivered:
+    """A request as NATS delivers it; it records what it is answered."""
+
+    data: bytes
+    headers: dict[str, str] | None = None
+    subject: str = ""
+    reply: str = "_INBOX.requester"
+    answers: list[bytes] = field(default_factory=list)
+
+    async def respond(self, data: bytes) -> None:
+        self.answers.append(data)
+
+    def launch_reply(self) -> messages.LaunchReply:
+        (answer,) = self.answers
+        return messages.decode_launch_reply(answer)
+
+    def accepted(self) -> tuple[str, ...]:
+        reply = self.launch_reply()
+        assert isinstance(reply, messages.Accepted), reply
+        return reply.instance_ids
+
+    def rejected(self) -> str:
+        reply = self.launch_reply()
+        assert isinstance(reply, messages.Rejected), reply
+        return reply.reason
+
+
+def a_launch(
+    *numbers: int,
+    launch: int = 1,
+    attempt: int = 1,
+    instance_type: str = "t3.medium",
+    expires_at_ms: int = NOW_MS + 1000,
+    reply: str = "_INBOX.requester",
+) -> Delivered:
+    headers = launch_headers(launch, attempt=attempt, expires_at_ms=expires_at_ms)
+    return Delivered(launch_request(*numbers, instance_type=instance_type), headers, reply=reply)
+
+
+class HeldUpDriver(SimulatedDriver):
+    """Boots and destroys only when it is let; boots of `failing` ids fail."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_boot = asyncio.Event()
+        self.may_destroy = asyncio.Event()
+        self.may_destroy.set()
+        self.booting: set[str] = set()
+        self.failing: set[str] = set()
+
+    async def boot(self, guest: Guest) -> None:
+        self.booting.add(guest.instance_id)
+        await self.may_boot.wait()
+        if guest.instance_id in self.failing:
+            raise BootFailed("no such image")
+        await super().boot(guest)
+
+    async def destroy(self, instance_id: str) -> None:
+        await self.may_destroy.wait()
+        await super().destroy(instance_id)
+
+
+class UnitNode:
+    """One node without a connection. changes: how often free capacity was said to change."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        driver: Driver | None = None,
+        total: Resources = EIGHT_VCPU,
+    ) -> None:
+        self.changes = 0
+        self.now_s = NOW_MS / 1000
+        self.journal = Journal.open(state_dir / "journal.sqlite")
+        self.ledger = Ledger(total)
+        self.driver = driver or SimulatedDriver(state_dir / "guests")
+        self.instances = Instances(
+            journal=self.journal,
+            ledger=self.ledger,
+            driver=self.driver,
+            now_s=lambda: self.now_s,
+            capacity_changed=self._count_change,
+        )
+        self.desk = LaunchDesk(
+            node="n1",
+            zone=None,
+            instance_types=TYPES,
+            instances=self.instances,
+            ledger=self.ledger,
+            now_ms=lambda: NOW_MS,
+            capacity_changed=self._count_change,
+        )
+        self.actions = NodeActions(
+            node="n1",
+            zone=None,
+            instance_types=TYPES,
+            instances=self.instances,
+            ledger=self.ledger,
+            tokens=dict,
+        )
+
+    def _count_change(self) -> None:
+        self.changes += 1
+
+    async def launch(self, *requests: Delivered) -> None:
+        """Deliver these in one batch and wait until they have been answered."""
+        for request in requests:
+            self.desk.deliver(request)
+        await self.desk.settled()
+
+    def state_of(self, number: int) -> str | None:
+        entry = self.instances.get(instance_id(number))
+        return entry.state if entry else None
+
+
+@contextlib.asynccontextmanager
+async def unit_node(
+    state_dir: Path,
+    *,
+    driver: Driver | None = None,
+    total: Resources = EIGHT_VCPU,
+) -> AsyncIterator[UnitNode]:
+    """Start a node as the agent does: what the journal holds first, then the desk."""
+    node = UnitNode(state_dir, driver=driver, total=total)
+    await node.instances.restore()
+    desk = asyncio.create_task(node.desk.run())
+    try:
+        yield node
+    finally:
+        desk.cancel()
+        await asyncio.gather(desk, return_exceptions=True)
+        if not isinstance(node.driver, HeldUpDriver):
+            await node.instances.idle()
+        node.journal.close()
+
+
+def make_journal_refuse(state_dir: Path, *numbers: int) -> None:
+    """Make SQLite itself refuse to write these instances, as it does on a full disk."""
+    Journal.open(state_dir / "journal.sqlite").close()
+    refused = ", ".join(f"'{instance_id(number)}'" for number in numbers)
+    with contextlib.closing(sqlite3.connect(state_dir / "journal.sqlite")) as database:
+        database.execute(
+            "CREATE TRIGGER disk_full BEFORE INSERT ON instances"
+            f" WHEN NEW.instance_id IN ({refused})"
+            " BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+        )
+        database.commit()

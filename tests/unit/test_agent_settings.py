@@ -1,0 +1,119 @@
+"""agent.toml: every mistake is told with its key, and no secret is repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetcast.agent.settings import AgentSettings, read_settings
+from fleetcast.errors import InvalidConfiguration
+from fleetcast.instance_types import ec2_catalogue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_GOOD = """
+node = "n1"
+region = "us-east-1"
+state_dir = "/var/lib/fleetcast"
+driver = "simulated"
+families = ["t3", "m8a"]
+instance_types = ["c7g.large"]
+
+[nats]
+url = "tls://nats.example.com:4222"
+
+[capacity]
+vcpu = 8
+memory_mib = 32768
+
+[[own_instance_types]]
+name = "m8a.nano"
+vcpu = 1
+memory_mib = 512
+"""
+
+
+def _read(tmp_path: Path, text: str) -> AgentSettings:
+    path = tmp_path / "agent.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_settings(path)
+
+
+def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
+    served = _read(tmp_path, _GOOD).served_types(ec2_catalogue())
+    assert {"t3.nano", "t3.2xlarge", "m8a.nano", "m8a.2xlarge", "c7g.large"} <= set(served)
+    assert {one.family for one in served.values()} == {"t3", "m8a", "c7g"}
+    assert served["m8a.nano"].memory_mib == 512
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "key"),
+    [
+        ('node = "n1"', "", "node"),
+        ('node = "n1"', 'node = "n.1"', "node"),
+        ('node = "n1"', 'node = ""', "node"),
+        ('region = "us-east-1"', 'region = "*"', "region"),
+        ('region = "us-east-1"', 'region = "US"', "region"),
+        ('node = "n1"', 'node = "n1"\nzone = "a.b"', "zone"),
+        ('node = "n1"', 'node = "n1"\nnodes = "n1"', "nodes"),
+        ('driver = "simulated"', 'driver = "docker"', "driver"),
+        ('families = ["t3", "m8a"]', 'families = ["t3", "t33"]', "families[1]"),
+        ('families = ["t3", "m8a"]', "families = 1", "families"),
+        ('"c7g.large"', '"c7g.tiny"', "instance_types[0]"),
+        ("vcpu = 8", "vcpu = 0", "capacity.vcpu"),
+        ("vcpu = 8", 'vcpu = "8"', "capacity.vcpu"),
+        ("memory_mib = 32768", "memory_mib = -1", "capacity.memory_mib"),
+        ('name = "m8a.nano"', 'name = "m8a"', "own_instance_types[0].name"),
+        ('name = "m8a.nano"', 'name = "t3.nano"', "own_instance_types[0].name"),
+        ("tls://nats.example.com:4222", "nats://nats.example.com:4222", "nats.url"),
+        ("tls://nats.example.com:4222", "nats://127.0.0.1.evil.com:4222", "nats.url"),
+        ("tls://nats.example.com:4222", "tls://", "nats.url"),
+        ("tls://nats.example.com:4222", "tls://host:port", "nats.url"),
+        ("tls://nats.example.com:4222", "", "nats.url"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, good: str, bad: str, key: str) -> None:
+    assert good in _GOOD
+    with pytest.raises(InvalidConfiguration) as caught:
+        _read(tmp_path, _GOOD.replace(good, bad)).served_types(ec2_catalogue())
+    assert caught.value.key.removeprefix(f"{tmp_path / 'agent.toml'}: ") == key
+
+
+@pytest.mark.parametrize(
+    "url", ["nats://127.0.0.1:4222", "nats://localhost", "nats://[::1]:4222", "tls://nats:4222"]
+)
+def test_nats_without_tls_is_for_loopback(tmp_path: Path, url: str) -> None:
+    settings = _read(tmp_path, _GOOD.replace("tls://nats.example.com:4222", url))
+    assert settings.nats.url == url
+
+
+@pytest.mark.parametrize("userinfo", ["token-s3cret", "user:s3cret", ":s3cret"])
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+def test_credentials_in_the_url_are_refused_and_not_repeated(
+    tmp_path: Path, scheme: str, userinfo: str
+) -> None:
+    url = f"{scheme}://{userinfo}@127.0.0.1:4222"
+    with pytest.raises(InvalidConfiguration) as caught:
+        _read(tmp_path, _GOOD.replace("tls://nats.example.com:4222", url))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_node_that_serves_nothing_is_refused(tmp_path: Path) -> None:
+    nothing = _GOOD.replace('["t3", "m8a"]', "[]").replace('["c7g.large"]', "[]")
+    with pytest.raises(InvalidConfiguration, match="serve nothing"):
+        _read(tmp_path, nothing)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"agent\.toml: can't be read"):
+        read_settings(tmp_path / "agent.toml")
+
+
+@pytest.mark.parametrize("content", [b"node = ", b"\xff\xfe", b'node = "n1"\nnode = "n2"'])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_bytes(content)
+    with pytest.raises(InvalidConfiguration, match=r"agent\.toml: is no TOML"):
+        read_settings(path)

@@ -1,0 +1,132 @@
+"""The journal: what was written survives, and a failure reaches exactly those it concerns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetcast.agent.journal import Entry, Journal, JournalUnreadable, JournalUnwritable
+from tests.agent_parts import a_guest, instance_id, make_journal_refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Journal]:
+    journal = Journal.open(path)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def _entry(number: int, **changed: object) -> Entry:
+    return Entry(guest=a_guest(number, **changed), state="pending", changed_at_s=1.0)
+
+
+async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([_entry(1), _entry(2)])
+    with _opened(path) as journal:
+        assert sorted(await journal.entries(), key=lambda one: one.guest.instance_id) == [
+            _entry(1),
+            _entry(2),
+        ]
+
+
+async def test_the_last_write_of_an_instance_wins(path: Path) -> None:
+    with _opened(path) as journal:
+        await asyncio.gather(journal.write([_entry(1)]), journal.write([_entry(1, attempt=2)]))
+        assert await journal.entries() == [_entry(1, attempt=2)]
+
+
+async def test_many_writers_at_once_are_all_written(path: Path) -> None:
+    with _opened(path) as journal:
+        await asyncio.gather(*(journal.write([_entry(number)]) for number in range(100)))
+        assert len(await journal.entries()) == 100
+
+
+async def test_a_refused_write_leaves_nothing_behind_and_later_ones_succeed(path: Path) -> None:
+    make_journal_refuse(path.parent, 2)
+    with _opened(path) as journal:
+        with pytest.raises(JournalUnwritable, match="disk full"):
+            await journal.write([_entry(1), _entry(2)])
+        assert await journal.entries() == []
+        await journal.write([_entry(1)])
+        assert await journal.entries() == [_entry(1)]
+
+
+async def test_what_cannot_be_encoded_fails_its_own_writer_only(path: Path) -> None:
+    with _opened(path) as journal:
+        outcomes = await asyncio.gather(
+            journal.write([_entry(1, attempt=2**70)]),
+            journal.write([_entry(2)]),
+            return_exceptions=True,
+        )
+        assert isinstance(outcomes[0], OverflowError)
+        assert outcomes[1] is None
+        assert await journal.entries() == [_entry(2)]
+
+
+async def test_a_writer_that_gave_up_holds_nobody_up(path: Path) -> None:
+    with _opened(path) as journal:
+        gone = asyncio.create_task(journal.write([_entry(1)]))
+        staying = asyncio.create_task(journal.write([_entry(2)]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await staying
+        assert [one.guest.instance_id for one in await journal.entries()] == [
+            instance_id(1),
+            instance_id(2),
+        ]
+
+
+async def test_forgotten_entries_are_gone(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([_entry(1), _entry(2)])
+        await journal.forget([instance_id(1)])
+        assert await journal.entries() == [_entry(2)]
+
+
+def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
+    path.write_bytes(b"not a database, not at all" * 100)
+    with pytest.raises(JournalUnwritable, match="not a database"):
+        Journal.open(path)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnwritable, match="unable to open"):
+        Journal.open(tmp_path / "missing" / "journal.sqlite")
+
+
+async def test_an_entry_that_this_version_cannot_read_is_never_skipped(path: Path) -> None:
+    with _opened(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO instances VALUES (?, ?)", (instance_id(1), b"\x00"))
+    with _opened(path) as journal, pytest.raises(JournalUnreadable):
+        await journal.entries()
+
+
+def test_two_agents_never_share_a_journal(path: Path) -> None:
+    with _opened(path), pytest.raises(JournalUnwritable, match="locked"):
+        Journal.open(path)
+    with _opened(path):
+        pass
+
+
+def test_user_data_stays_out_of_the_words_for_a_guest() -> None:
+    shown = repr(_entry(1))
+    assert "c2VjcmV0" not in shown
+    assert "private" not in shown

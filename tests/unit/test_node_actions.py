@@ -1,0 +1,156 @@
+"""What a node or a region is asked: answered when full, silent when it can't be sure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetcast import messages
+from fleetcast.capacity import Resources
+from fleetcast.subjects import NodeAction, RegionAction, node_subject, region_subject
+from tests.agent_parts import (
+    Delivered,
+    a_launch,
+    instance_id,
+    make_journal_refuse,
+    unit_node,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleetcast.messages import Message
+
+_REGION_REQUEST = messages.encode(messages.RegionRequest())
+
+
+def _to_node(action: NodeAction, message: Message, *, reply: str = "_INBOX.r") -> Delivered:
+    return Delivered(messages.encode(message), subject=node_subject("r", "n1", action), reply=reply)
+
+
+def _to_region(action: RegionAction, payload: bytes = _REGION_REQUEST) -> Delivered:
+    return Delivered(payload, subject=region_subject("r", action))
+
+
+def _instances(*numbers: int) -> messages.InstancesRequest:
+    return messages.InstancesRequest(instance_ids=tuple(instance_id(one) for one in numbers))
+
+
+def _reports(request: Delivered) -> dict[str, str]:
+    (answer,) = request.answers
+    reply = messages.decode(answer, messages.InstancesReply)
+    assert reply.node == "n1"
+    return {report.instance_id: report.state for report in reply.instances}
+
+
+async def test_describe_reports_what_is_held_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2))
+        await node.instances.idle()
+        request = _to_node(NodeAction.DESCRIBE, _instances(1, 9, 1))
+        await node.actions.answer_node(request)
+        assert _reports(request) == {instance_id(1): "running"}
+
+
+async def test_terminate_answers_that_it_has_begun(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2))
+        request = _to_node(NodeAction.TERMINATE, _instances(1, 9))
+        await node.actions.answer_node(request)
+        assert _reports(request) == {instance_id(1): "shutting-down"}
+
+
+async def test_terminate_is_carried_out_even_if_nobody_waits(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.actions.answer_node(_to_node(NodeAction.TERMINATE, _instances(1), reply=""))
+        await node.instances.idle()
+        assert node.state_of(1) == "terminated"
+
+
+async def test_a_termination_that_was_not_written_is_not_confirmed(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.instances.idle()
+    make_journal_refuse(tmp_path, 1)
+    async with unit_node(tmp_path) as node:
+        request = _to_node(NodeAction.TERMINATE, _instances(1))
+        await node.actions.answer_node(request)
+        assert request.answers == []
+
+
+async def test_the_inventory_names_every_instance(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2, 3))
+        await node.instances.idle()
+        await node.instances.terminate([instance_id(1)])
+        await node.instances.idle()
+        request = _to_region(RegionAction.INVENTORY)
+        await node.actions.answer_region(request)
+        assert _reports(request) == {
+            instance_id(1): "terminated",
+            instance_id(2): "running",
+            instance_id(3): "running",
+        }
+
+
+async def test_capacity_is_reported_as_admission_sees_it(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        request = _to_region(RegionAction.DESCRIBE_CAPACITY)
+        await node.actions.answer_region(request)
+        reply = messages.decode(request.answers[0], messages.CapacityReply)
+        assert reply.total == Resources(vcpu=8, memory_mib=32_768)
+        assert reply.free == Resources(vcpu=6, memory_mib=28_672)
+        assert reply.room == {"t3.medium": 3, "t3.xlarge": 1}
+        assert reply.closed is None
+
+
+async def test_a_closed_node_says_why_and_has_no_room(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        node.ledger.close("stopping")
+        request = _to_region(RegionAction.DESCRIBE_CAPACITY)
+        await node.actions.answer_region(request)
+        reply = messages.decode(request.answers[0], messages.CapacityReply)
+        assert (reply.closed, reply.room) == ("stopping", {})
+
+
+async def test_an_action_on_one_node_cannot_be_asked_of_a_whole_region(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        request = _to_region(RegionAction.INVENTORY, messages.encode(_instances(1)))
+        request.subject = "ec2.region.r.Terminate"
+        await node.actions.answer_region(request)
+        await node.instances.idle()
+        assert request.answers == []
+        assert node.state_of(1) == "running"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{}",
+        b'{"v":2,"instance_ids":[]}',
+        b'{"v":1}',
+        b'{"v":1,"instance_ids":["../../etc/passwd"]}',
+        b'{"v":1,"instance_ids":["i-12345678\\n"]}',
+        b'{"v":1,"x":' + b"[" * 100_000,
+    ],
+)
+async def test_what_is_not_understood_is_not_answered(tmp_path: Path, payload: bytes) -> None:
+    async with unit_node(tmp_path) as node:
+        for action in NodeAction:
+            request = Delivered(payload, subject=node_subject("r", "n1", action))
+            await node.actions.answer_node(request)
+            assert request.answers == []
+
+
+async def test_an_action_of_a_newer_version_is_not_answered(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        unknown = Delivered(b'{"v":1,"instance_ids":[]}', subject="ec2.node.r.n1.Hibernate")
+        await node.actions.answer_node(unknown)
+        also_unknown = Delivered(_REGION_REQUEST, subject="ec2.region.r.Hibernate")
+        await node.actions.answer_region(also_unknown)
+        assert unknown.answers == also_unknown.answers == []
