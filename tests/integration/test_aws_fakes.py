@@ -285,7 +285,13 @@ def test_the_command_answers_from_the_file_as_it_stands_until_it_is_told_to_stop
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("{", "truncated"), ('{"prizes": {}}', "prizes"), ("[]", "object")]
+    ("content", "words"),
+    [
+        ("{", "truncated"),
+        ('{"prizes": {}}', "prizes"),
+        ('{"page_size": 0}', "page_size"),
+        ("[]", "object"),
+    ],
 )
 def test_a_file_that_is_no_scenario_is_refused_by_name(
     tmp_path: Path, content: str, words: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     prices: dict[str, dict[str, Prices]] = {}
-    page_size: int = 100
+    page_size: Annotated[int, msgspec.Meta(ge=1)] = 100
     latency_s: dict[str, float] = {}
     failures: list[Failure] = []
 
@@ -64,7 +64,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario from a JSON file.
+    """Read a scenario from a JSON file; whoever changes a file in use must rename it into place.
 
     Raises InvalidConfiguration, naming the file and the place in it, if it is no scenario.
     """
