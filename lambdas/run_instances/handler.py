@@ -75,7 +75,7 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
                 time.monotonic() + context.get_remaining_time_in_millis() / 1000 - _ANSWERING_S
             ),
         )
-        result = _loop.run_until_complete(action(_services(), call, request.parameters))
+        result = _loop.run_until_complete(action(at_cold_start(), call, request.parameters))
         return _answer(200, encode_response(request.action, result, request_id=request_id))
     except EC2Error as error:
         # What is wrong with a request may quote it, user data and tags included.
@@ -116,7 +116,8 @@ def _answer(status: int, document: str) -> dict[str, Any]:
 
 
 @cache
-def _services() -> Services:
+def at_cold_start() -> Services:
+    """Check the settings and make what all calls share, once a process."""
     settings = decode_settings(RunInstancesSettings, os.environ)
     session = botocore.session.get_session()
     # botocore's own stubs know no services.
@@ -155,4 +156,4 @@ def _log_as_json() -> None:
 
 _log_as_json()
 if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
-    _services()  # in the init phase, where it costs the caller least
+    at_cold_start()  # in the init phase, where it costs the caller least
