@@ -68,7 +68,7 @@ def nats_cluster(servers: int) -> Iterator[list[NatsServer]]:
         for number in range(1, servers + 1):
             server = start_nats_server(
                 processes,
-                Path(directory) / str(number),
+                Path(directory),
                 name=f"nats-{number}",
                 cluster=cluster,
                 route_url=running[0].route_url if running else None,
@@ -84,18 +84,21 @@ def start_nats_server(
     directory: Path,
     *,
     name: str,
+    log_dir: Path | None = None,
     cluster: str | None = None,
     route_url: str | None = None,
 ) -> NatsServer:
     """Start a server and wait until it listens; `processes` stops it.
 
-    directory: for its configuration and log. cluster: the name of the cluster that it is of, if
-    any. route_url: that of a server which is there already. Raises ProcessFailed.
+    directory: for its configuration. log_dir: for NAME.log (default: the same). cluster: the name
+    of the cluster that it is of, if any. route_url: that of a server which is there already.
+    Raises ProcessFailed.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    config = directory / "nats.conf"
+    config = directory / f"{name}.conf"
     config.write_text(_config(directory, name, cluster, route_url), encoding="utf-8")
-    child = processes.start(name, [_BINARY, "-c", config], log=directory / f"{name}.log")
+    log = (log_dir or directory) / f"{name}.log"
+    child = processes.start(name, [_BINARY, "-c", config], log=log)
     ports_file = directory / f"nats-server_{child.pid}.ports"
     child.wait_until(lambda: _read_ports(ports_file), within_s=_START_DEADLINE_S)
     ports = _read_ports(ports_file)

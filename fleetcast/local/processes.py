@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcast.local.conditions import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 _WATCHDOG: Final = Path(__file__).with_name("watchdog.py")
@@ -83,18 +83,21 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._tell_watchdog(f"+{process.pid}\n")
         child = Child(self, name, process, log)
-        self.guard(child.pid)
         with self._lock:
             self._children.append(child)
         return child
 
-    def guard(self, group: int) -> None:
-        """Have a process group killed if this process dies."""
+    @contextlib.contextmanager
+    def guarding(self, group: int) -> Iterator[None]:
+        """Have a process group that was started otherwise killed, too, if this process dies."""
         self._tell_watchdog(f"+{group}\n")
+        yield
+        self.forget(group)
 
     def forget(self, group: int) -> None:
-        """Take back `guard`, once the group has ended."""
+        """Guard a group no longer, as it has ended: its number may become another's."""
         self._tell_watchdog(f"-{group}\n")
 
     def _tell_watchdog(self, line: str) -> None:
