@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,7 @@ import nats.errors
 from bench.nodes import INSTANCE_TYPE, REGION
 from fleetcast import messages
 from fleetcast.errors import InsufficientInstanceCapacity
-from fleetcast.subjects import RegionAction, launch_subject, region_subject
+from fleetcast.subjects import launch_subject
 from lambdas.bus import Bus
 from lambdas.run_instances.placement import UnknownOutcome, Walk, Wanted
 from lambdas.settings import Region
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _DEADLINE_S: Final = 20.0
 _ACCEPT_TIMEOUT_S: Final = 5.0
-_GATHER_S: Final = 2.0
 
 
 @dataclass
@@ -116,23 +114,3 @@ def request_for(number: int) -> messages.LaunchRequest:
         instance_type=INSTANCE_TYPE,
         image_id="ami-0123456789abcdef0",
     )
-
-
-async def count_duplicates(connection: Client, nodes: int) -> int:
-    """Return how many instances are held by more than one node, by the nodes' inventories."""
-    inbox = connection.new_inbox()
-    replies = await connection.subscribe(inbox)
-    await connection.publish(
-        region_subject(REGION, RegionAction.INVENTORY),
-        messages.encode(messages.RegionRequest()),
-        reply=inbox,
-    )
-    held: Counter[str] = Counter()
-    for _ in range(nodes):
-        try:
-            reply = await replies.next_msg(timeout=_GATHER_S)
-        except nats.errors.TimeoutError as silence:
-            raise RuntimeError("a node did not tell its inventory") from silence
-        inventory = messages.decode(reply.data, messages.InstancesReply)
-        held.update(one.instance_id for one in inventory.instances)
-    return sum(nodes_n > 1 for nodes_n in held.values())

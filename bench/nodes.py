@@ -126,7 +126,8 @@ async def _plain_node(kind: Kind, node: str, url: str, slots: int, stop: asyncio
         accepted = messages.Accepted(node=node, zone=None, instance_ids=(instance.instance_id,))
         await message.respond(messages.encode(accepted))
         if kind == "unsubscribe" and len(launched) == slots and subscription:
-            leaving.add(asyncio.create_task(subscription.drain()))
+            draining = subscription.drain()  # type: ignore[no-untyped-call] # nats-py's gap
+            leaving.add(asyncio.create_task(draining))
 
     async def echo(message: Msg) -> None:
         await message.respond(message.data)

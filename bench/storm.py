@@ -6,13 +6,15 @@ same run do without capacity tokens: a static queue group, and unsubscribing whe
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import nats
 
-from bench.launcher import Tally, ask_at_once, bus_to, count_duplicates, launch_at_once
-from bench.nodes import Kind, running_nodes
+from bench.launcher import Tally, ask_at_once, bus_to, launch_at_once
+from bench.nodes import REGION, Kind, running_nodes
 from bench.report import Figure, publish
+from fleetcast.local.inventory import held_instances
 from fleetcast.local.nats_server import nats_cluster, nats_server
 
 if TYPE_CHECKING:
@@ -79,10 +81,8 @@ async def _launch(
     async with running_nodes("tokens", servers, count=nodes, slots=SLOTS_PER_NODE):
         async with bus_to(servers[0].url) as bus:
             tally = await launch_at_once(bus, requests)
-        connection = await nats.connect(servers[0].url)
-        duplicates = await count_duplicates(connection, nodes)
-        await connection.close()
-    return tally, duplicates
+        held = Counter(await held_instances(servers[0].url, REGION, nodes=nodes))
+    return tally, sum(nodes_n > 1 for nodes_n in held.values())
 
 
 async def _baseline(kind: Kind, about: str) -> Figure:
