@@ -16,6 +16,7 @@ from fleetcast.local.deployment import DeploymentFailed
 from fleetcast.local.emulator import EmulatorNotRunning
 from fleetcast.local.fleet import DEFAULT_FLEET, parse_fleet
 from fleetcast.local.processes import ProcessFailed
+from fleetcast.local.progress import step
 from fleetcast.local.stack import LocalStack, SweepFailed
 from fleetcast.local.stack_file import LOCAL_DIRECTORY
 from fleetcast.local.stack_lock import StackAlreadyRunning
@@ -72,6 +73,8 @@ def run(fleet: str) -> None:
     # Each region once, in the order of the fleet; the first is the default region.
     regions = tuple(dict.fromkeys(group.region for group in groups))
     with LocalStack(regions, fleet=groups) as stack:
+        with step("Scoring the regions once"):
+            stack.sweep("t3.medium")
         click.echo(_welcome(stack.describe()))
         signal.pause()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from fleetcast.local.conditions import wait_until
 from fleetcast.local.progress import step
 from fleetcast.local.stack_file import LOCAL_DIRECTORY, StackFile
-from fleetcast.local.stack_lock import lock_holder
+from fleetcast.local.stack_lock import StackAlreadyRunning, lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,12 +29,13 @@ class BackgroundFailed(Exception):
 def start(arguments: Sequence[str], *, directory: Path = LOCAL_DIRECTORY) -> StackFile:
     """Run `python -m fleetcast.local ARGUMENTS` detached; return when the stack answers.
 
-    Raises BackgroundFailed.
+    Raises StackAlreadyRunning or BackgroundFailed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     stack_file, log = directory / "stack.json", directory / "background.log"
-    if lock_holder(directory) is None:
-        stack_file.unlink(missing_ok=True)  # left by one that was killed
+    if lock_holder(directory) is not None:
+        raise StackAlreadyRunning(directory)
+    stack_file.unlink(missing_ok=True)  # left by one that was killed
     with step("Starting the local stack in the background") as note, log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "fleetcast.local", *arguments],

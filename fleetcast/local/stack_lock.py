@@ -16,6 +16,9 @@ _NAME: Final = "lock"
 class StackAlreadyRunning(Exception):
     """Another process runs a stack in the same directory."""
 
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"A local stack is running in {directory}; stop it first: make local-down")
+
 
 @contextmanager
 def held_lock(directory: Path, *, pid: int) -> Iterator[None]:
@@ -26,9 +29,7 @@ def held_lock(directory: Path, *, pid: int) -> Iterator[None]:
             # The kernel lets go of it when this process ends, however that comes about.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as taken:
-            raise StackAlreadyRunning(
-                f"A local stack is running in {directory}; stop it first: make local-down"
-            ) from taken
+            raise StackAlreadyRunning(directory) from taken
         lock.truncate(0)
         lock.write(str(pid))
         lock.flush()
