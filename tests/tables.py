@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import botocore.session
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 def tables(*names: str) -> Iterator[DynamoDBClient]:
     """Make empty tables for as long as the context lasts."""
     with mock_aws():
-        session = botocore.session.Session()
-        session.set_credentials("test", "test")
-        client: Any = session.create_client("dynamodb", region_name="us-east-1")
+        client: Any = _session().create_client("dynamodb", region_name="us-east-1")
         for name in names:
             client.create_table(
                 TableName=name,
@@ -35,3 +34,11 @@ def tables(*names: str) -> Iterator[DynamoDBClient]:
                 BillingMode="PAY_PER_REQUEST",
             )
         yield client
+
+
+@functools.cache
+def _session() -> botocore.session.Session:
+    # It keeps what it has read of DynamoDB's model: the next client takes no time.
+    session = botocore.session.Session()
+    session.set_credentials("test", "test")
+    return session

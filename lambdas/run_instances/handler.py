@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ACTIONS: Final = {
+ACTIONS: Final = {
     "RunInstances": run_instances,
     "DescribeInstances": describe_instances,
     "TerminateInstances": terminate_instances,
@@ -67,7 +67,7 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
     request_id = context.aws_request_id
     try:
         request = decode_request(_body(event))
-        action = _ACTIONS[request.action]
+        action = ACTIONS[request.action]
         call = Call(
             account_id=_account_id(event),
             request_id=request_id,
