@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ACCOUNT = "123456789012"
 OWNER = "999999999999"  # of the API
+
+atexit.register(handler.loop.close)  # Lambda just stops; a test run would be warned
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lambdas.settings import Region, RunInstancesSettings, encode_settings
 from tests.agent_process import AgentProcess
 from tests.ec2_endpoint import ACCOUNT
 from tests.nats_process import NatsProcess
-from tests.tables import tables
+from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from lambdas.records import InstanceRecord
 
-FLEET: Final = "Fleet"
-REGION_SCORES: Final = "RegionScores"
 TYPE: Final = "t3.medium"
 TYPE_VCPU: Final = 2
 TYPE_MEMORY_MIB: Final = 4096
@@ -125,12 +123,12 @@ class SmallFleet:
 @contextlib.contextmanager
 def small_fleet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFleet]:
     """Make a fleet without regions, and a function that has not been started."""
-    used: dict[Bus, asyncio.AbstractEventLoop] = {}
+    buses: list[Bus] = []
 
     class NotedBus(Bus):
-        async def ask(self, *what: Any, **how: Any) -> bytes:  # noqa: ANN401 - passed on
-            used[self] = asyncio.get_running_loop()
-            return await super().ask(*what, **how)
+        def __init__(self, *what: Any, **how: Any) -> None:  # noqa: ANN401 - passed on
+            super().__init__(*what, **how)
+            buses.append(self)
 
     monkeypatch.setattr(handler, "Bus", NotedBus)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -142,7 +140,7 @@ def small_fleet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Small
         try:
             yield fleet
         finally:
-            for bus, loop in used.items():
-                loop.run_until_complete(bus.close())
+            for bus in buses:
+                handler.loop.run_until_complete(bus.close())
             handler.at_cold_start.cache_clear()
             outside.run(fleet.stop())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import botocore.session
 from moto import mock_aws
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mypy_boto3_dynamodb import DynamoDBClient
+
+FLEET: Final = "Fleet"
+REGION_SCORES: Final = "RegionScores"
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ _AWS_CALLS: Final = Config(
 _ANSWERING_S: Final = 1.0
 
 # One loop for the process: a NATS connection made under another never answers.
-_loop: Final = asyncio.new_event_loop()
+loop: Final = asyncio.new_event_loop()
 
 
 def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
                 time.monotonic() + context.get_remaining_time_in_millis() / 1000 - _ANSWERING_S
             ),
         )
-        result = _loop.run_until_complete(action(at_cold_start(), call, request.parameters))
+        result = loop.run_until_complete(action(at_cold_start(), call, request.parameters))
         return _answer(200, encode_response(request.action, result, request_id=request_id))
     except EC2Error as error:
         # What is wrong with a request may quote it, user data and tags included.

@@ -13,7 +13,7 @@ from botocore.stub import Stubber
 from lambdas.attribute_values import encode_item
 from lambdas.fleet_table import FleetTable, LaunchConflict, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
-from tests.tables import tables
+from tests.tables import FLEET, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from lambdas.records import InstanceState
 
-TABLE = "Fleet"
 ACCOUNT = "123456789012"
 NOW_S = 1_700_000_000.5
 LARGEST_TAGS = {f"{number:02}" + "😀" * 125: "😀" * 255 for number in range(50)}
@@ -30,13 +29,13 @@ LARGEST_TAGS = {f"{number:02}" + "😀" * 125: "😀" * 255 for number in range(
 
 @pytest.fixture
 def dynamodb() -> Iterator[DynamoDBClient]:
-    with tables(TABLE) as client:
+    with tables(FLEET) as client:
         yield client
 
 
 @pytest.fixture
 def fleet(dynamodb: DynamoDBClient) -> FleetTable:
-    return FleetTable(dynamodb, TABLE)
+    return FleetTable(dynamodb, FLEET)
 
 
 def instances_of(
@@ -92,7 +91,7 @@ def stored(fleet: FleetTable) -> list[InstanceRecord]:
 
 
 def everything(dynamodb: DynamoDBClient) -> list[str]:
-    return sorted(item["sk"]["S"] for item in dynamodb.scan(TableName=TABLE)["Items"])
+    return sorted(item["sk"]["S"] for item in dynamodb.scan(TableName=FLEET)["Items"])
 
 
 def events(dynamodb: DynamoDBClient) -> Any:  # noqa: ANN401 - typed as if no handler ever answered
@@ -324,17 +323,17 @@ def test_what_dynamodb_did_not_get_to_is_asked_for_again(
         stubber.add_response(
             "batch_get_item",
             {
-                "Responses": {TABLE: [encode_item(msgspec.to_builtins(first))]},
-                "UnprocessedKeys": {TABLE: {"Keys": [key]}},
+                "Responses": {FLEET: [encode_item(msgspec.to_builtins(first))]},
+                "UnprocessedKeys": {FLEET: {"Keys": [key]}},
             },
         )
         stubber.add_response(
             "batch_get_item",
             {
-                "Responses": {TABLE: [encode_item(msgspec.to_builtins(second))]},
+                "Responses": {FLEET: [encode_item(msgspec.to_builtins(second))]},
                 "UnprocessedKeys": {},
             },
-            {"RequestItems": {TABLE: {"Keys": [key], "ConsistentRead": True}}},
+            {"RequestItems": {FLEET: {"Keys": [key], "ConsistentRead": True}}},
         )
         ids = [first.instance_id, second.instance_id]
         assert fleet.instances_by_id(ACCOUNT, ids, now_s=NOW_S) == [first, second]

@@ -12,7 +12,8 @@ from fleetcast.local.conditions import wait_until
 from lambdas.attribute_values import encode_item
 from tests.captured_logs import captured_logs
 from tests.ec2_endpoint import ec2_client, error_of
-from tests.small_fleet import FLEET, REGION_SCORES, TYPE, SmallFleet, small_fleet
+from tests.small_fleet import TYPE, SmallFleet, small_fleet
+from tests.tables import FLEET, REGION_SCORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,8 @@ from lambdas.records import InstanceRecord
 from lambdas.run_instances import handler
 from tests.captured_logs import captured_logs
 from tests.ec2_endpoint import ACCOUNT, OWNER, Context, call, event, get_event
-from tests.small_fleet import FLEET, TYPE, SmallFleet, small_fleet
+from tests.small_fleet import TYPE, SmallFleet, small_fleet
+from tests.tables import FLEET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
