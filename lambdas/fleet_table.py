@@ -18,19 +18,16 @@ import msgspec
 from fleetcast.errors import FleetcastError
 from lambdas.attribute_values import decode_item, encode_item
 from lambdas.records import InstanceRecord
+from lambdas.transactions import cancellation_reasons, may_pass, transact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from botocore.exceptions import ClientError
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
 
 # A transaction holds 100 items and 4 MB; an instance with the largest tags takes 77 KB.
 _TRANSACTION_INSTANCES: Final = 48
-_TRANSACTION_TRIES: Final = 5
-# Reasons for which DynamoDB cancels a transaction that may succeed when it is repeated.
-_PASSING: Final = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
 _GET_ITEMS: Final = 100
 TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
 TOKEN_KEPT_S: Final = 7 * 86_400
@@ -112,13 +109,13 @@ class FleetTable:
         try:
             self._client.transact_write_items(TransactItems=writes)
         except self._client.exceptions.TransactionCanceledException as error:
-            reasons = _reasons(error)
+            reasons = cancellation_reasons(error)
             stored = [decode_item(reason["Item"]) for reason in reasons if "Item" in reason]
             if any(item["reservation_id"] == reservation.reservation_id for item in stored):
                 return  # the client has repeated a transaction whose answer was lost
             if stored:
                 raise TokenTaken(msgspec.convert(stored[0], Token)) from error
-            if _may_pass(reasons):
+            if may_pass(reasons):
                 raise LaunchConflict from error
             raise
 
@@ -182,8 +179,8 @@ class FleetTable:
         """Write what decides the launch together with the last of its instances."""
         *others, last = _parts(writes)
         for part in others:
-            self._transact(part)
-        self._transact([*last, *head])
+            transact(self._client, part)
+        transact(self._client, [*last, *head])
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -294,16 +291,13 @@ class FleetTable:
     def _delete(self, account_id: str, sort_key: str) -> TransactWriteItemTypeDef:
         return {"Delete": {"TableName": self._name, "Key": _key(account_id, sort_key)}}
 
-    def _transact(self, writes: Sequence[TransactWriteItemTypeDef]) -> None:
-        """Write all or nothing, again if it met somebody else's write; may be repeated."""
-        for tries_left in reversed(range(_TRANSACTION_TRIES)):
-            try:
-                self._client.transact_write_items(TransactItems=writes)
-            except self._client.exceptions.TransactionCanceledException as error:
-                if not (tries_left and _may_pass(_reasons(error))):
-                    raise
-            else:
-                return
+
+def _key(account_id: str, sort_key: str) -> dict[str, Any]:
+    return dict(encode_item({"pk": f"ACCOUNT#{account_id}", "sk": sort_key}))
+
+
+def _record(item: dict[str, Any]) -> InstanceRecord:
+    return msgspec.convert(item, InstanceRecord)
 
 
 def _parts(
@@ -314,22 +308,3 @@ def _parts(
         writes[start : start + _TRANSACTION_INSTANCES]
         for start in range(0, len(writes) or 1, _TRANSACTION_INSTANCES)
     ]
-
-
-def _reasons(error: ClientError) -> list[Any]:
-    """Return why each item of a transaction was refused, in the order of the items."""
-    reasons: Any = error.response.get("CancellationReasons", [])
-    return list(reasons)
-
-
-def _may_pass(reasons: Iterable[Any]) -> bool:
-    codes = {reason.get("Code") for reason in reasons} - {"None", None}
-    return bool(codes) and codes <= _PASSING
-
-
-def _key(account_id: str, sort_key: str) -> dict[str, Any]:
-    return dict(encode_item({"pk": f"ACCOUNT#{account_id}", "sk": sort_key}))
-
-
-def _record(item: dict[str, Any]) -> InstanceRecord:
-    return msgspec.convert(item, InstanceRecord)
