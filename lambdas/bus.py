@@ -162,9 +162,11 @@ class Bus:
         problems: list[Exception] = []
 
         async def note(problem: Exception) -> None:
-            problems.append(problem)
-            # Only here does NATS say that it refuses a subject: the request just isn't answered.
-            _log.warning("NATS error", extra={"region": region, "why": repr(problem)})
+            if client.is_connected:
+                # Only here does NATS say that it refuses a subject: the request isn't answered.
+                _log.warning("NATS error", extra={"region": region, "why": repr(problem)})
+            else:
+                problems.append(problem)
 
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):  # nats-py can hang in a handshake
