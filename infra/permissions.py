@@ -15,7 +15,7 @@ def run_instances_statements(
         _allow(
             [tables.fleet.table_arn],
             # A transaction needs the actions that it is made of.
-            "dynamodb:ConditionCheckItem",
+            "dynamodb:BatchGetItem",
             "dynamodb:DeleteItem",
             "dynamodb:GetItem",
             "dynamodb:PutItem",
@@ -37,13 +37,7 @@ def score_regions_statements(
 ) -> list[iam.PolicyStatement]:
     """Write scores, and read the signals of the regions that have them."""
     statements = [
-        _allow(
-            [tables.region_scores.table_arn],
-            "dynamodb:GetItem",
-            "dynamodb:PutItem",
-            "dynamodb:Query",
-            "dynamodb:UpdateItem",
-        ),
+        _allow([tables.region_scores.table_arn], "dynamodb:PutItem"),
         # None of these can be narrowed to a resource.
         _allow(
             ["*"],

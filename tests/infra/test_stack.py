@@ -147,7 +147,7 @@ def test_run_instances_may_do_no_more_than_it_needs(template: Template) -> None:
         for action in actions:
             service, _, verb = action.partition(":")
             by_service.setdefault(service, set()).add(verb)
-    item_actions = {f"{verb}Item" for verb in ("ConditionCheck", "Delete", "Get", "Put", "Update")}
+    item_actions = {f"{verb}Item" for verb in ("BatchGet", "Delete", "Get", "Put", "Update")}
     assert by_service == {
         "dynamodb": {"Query"} | item_actions,
         "logs": {"CreateLogStream", "PutLogEvents"},
