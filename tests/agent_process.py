@@ -154,6 +154,18 @@ class Requester:
     ) -> None:
         await self.connection.close()
 
+    async def reaches_the_node_again(self) -> None:
+        """Wait until its node answers; the client may not even know yet that it was cut off."""
+
+        async def answered() -> bool:
+            try:
+                await self.capacity()
+            except (nats.errors.Error, OSError):
+                return False
+            return True
+
+        await eventually(answered)
+
     async def launch(
         self,
         *numbers: int,

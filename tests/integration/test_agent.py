@@ -250,7 +250,7 @@ async def test_after_a_server_restart_every_limit_is_right_again(
             lambda: _promised(server), lambda held: len(held) == 12 and min(held.values()) > 0
         )
         assert promised[MEDIUM] == promised[MEDIUM_IN_ZONE] == 3
-        await eventually(lambda: asyncio.sleep(0, requester.connection.is_connected))
+        await requester.reaches_the_node_again()
         assert await requester.accepted(2, 3, 4)
         await eventually(lambda: launch_subscriptions(server), lambda held: not held)
 
@@ -264,7 +264,7 @@ async def test_a_full_node_stays_away_after_a_server_restart(
         await server.kill()
         await server.start()
         await agent.says("reconnected to NATS")
-        await eventually(lambda: asyncio.sleep(0, requester.connection.is_connected))
+        await requester.reaches_the_node_again()
         assert (await requester.capacity()).armed == {}
         assert not await launch_subscriptions(server)
 
@@ -281,7 +281,7 @@ async def test_the_server_dying_in_a_storm_leaves_an_agent_that_serves(
         await server.start()
         await agent.says("reconnected to NATS")
         await asyncio.gather(*asking, return_exceptions=True)
-        await eventually(lambda: asyncio.sleep(0, requester.connection.is_connected))
+        await requester.reaches_the_node_again()
         room = (await requester.capacity()).room.get("t3.medium", 0)
         await eventually(lambda: _promised(server), lambda held: held.get(MEDIUM, 0) >= room)
         await requester.instances(NodeAction.TERMINATE, *range(1, 201))
