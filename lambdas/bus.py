@@ -24,6 +24,7 @@ import nkeys  # type: ignore[import-untyped] # it ships no types
 from nats.aio.client import Client, RawCredentials
 
 from fleetcast.errors import FleetcastError
+from fleetcast.nats_access import is_credentials_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +40,6 @@ _PROVE_TIMEOUT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 0.25
 # How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
 _TURNS_TO_HEAR: Final = 5
-_CREDENTIALS_HOLD: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 
 class RegionError(FleetcastError):
@@ -197,8 +197,7 @@ class Bus:
             text = self._credentials(secret)
         except CredentialsUnreadable as error:
             raise Unreachable(region, str(error)) from error
-        # nats-py reads a text without them for ever.
-        if not all(part in text for part in _CREDENTIALS_HOLD):
+        if not is_credentials_file(text):
             raise Unreachable(region, f"secret {secret} holds no NATS credentials file")
         return RawCredentials(text)
 

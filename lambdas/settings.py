@@ -9,19 +9,19 @@ environment but the mapping that it is given.
 import re
 from collections.abc import Mapping
 from typing import Annotated, TypeVar, get_args, get_origin
-from urllib.parse import urlsplit
 
 import msgspec
 
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import InstanceType
+from fleetcast.nats_access import check_nats_url
 from fleetcast.scoring import DEFAULT_WEIGHTS, Weights
+from fleetcast.selection import DEFAULT_TIE_BAND
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 _PREFIX = "FLEETCAST_"
-_LOOPBACK_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 RegionName = Annotated[
     str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z", description="a name of a-z, 0-9 and -")
@@ -49,23 +49,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Refuse a NATS URL that would carry credentials, or launches, in the clear."""
-        expected = "tls://host:port (nats:// on loopback only)"
-        try:
-            url = urlsplit(self.nats_url)
-            host, _ = url.hostname, url.port
-        except ValueError as error:
-            raise InvalidConfiguration("nats_url", "is no URL", expected=expected) from error
-        if url.username is not None:
-            # The value stays out of the message: it holds a secret.
-            raise InvalidConfiguration(
-                "nats_url", "holds credentials", expected="them in nats_credentials_secret"
-            )
-        if not host or url.scheme not in {"tls", "nats"} or url.path not in {"", "/"}:
-            raise InvalidConfiguration("nats_url", f"is {self.nats_url!r}", expected=expected)
-        if url.scheme != "tls" and host not in _LOOPBACK_HOSTS:
-            raise InvalidConfiguration(
-                "nats_url", f"{self.nats_url!r} is not encrypted", expected=expected
-            )
+        check_nats_url(self.nats_url, key="nats_url", credentials_key="nats_credentials_secret")
 
 
 def check_regions(regions: tuple[Region, ...], *, default_region: str) -> None:
@@ -102,7 +86,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_score_age_s: Seconds = 900.0
     tie_band: Annotated[
         float, msgspec.Meta(ge=0, le=1, description="a score difference from 0 to 1")
-    ] = 0.025
+    ] = DEFAULT_TIE_BAND
 
 
 class RunInstancesSettings(LaunchOptions, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of
 from fleetcast.errors import FleetcastError, InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
+from fleetcast.nats_access import is_credentials_file
 from fleetcast.subjects import launch_subject, node_subscription, region_subscription
 
 if TYPE_CHECKING:
@@ -253,13 +254,12 @@ def _state_dir(settings: AgentSettings) -> Path:
 
 
 def _check_credentials(path: Path) -> None:
-    # nats-py reads a file without a JWT for ever.
     try:
-        credentials = path.read_bytes()
+        credentials = path.read_text(encoding="utf-8", errors="replace")
     except OSError as problem:
         why = f"{path} can't be read: {problem.strerror}"
     else:
-        if b"BEGIN NATS USER JWT" in credentials and b"BEGIN USER NKEY SEED" in credentials:
+        if is_credentials_file(credentials):
             return
         why = f"{path} holds no user JWT and seed"
     raise InvalidConfiguration(

@@ -26,18 +26,14 @@ from __future__ import annotations
 
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from fleetcast.capacity import Resources
 from fleetcast.configuration import read_struct
-from fleetcast.errors import (
-    InvalidConfiguration,
-    InvalidSubjectToken,
-    UnknownInstanceType,
-)
+from fleetcast.errors import InvalidConfiguration, InvalidSubjectToken, UnknownInstanceType
 from fleetcast.instance_types import Catalogue, InstanceType
+from fleetcast.nats_access import check_nats_url
 from fleetcast.subjects import check_node, check_place
 
 if TYPE_CHECKING:
@@ -54,20 +50,7 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a URL that would carry launches in the clear, or that holds a secret."""
-        try:
-            url = urlsplit(self.url)
-            host, _ = url.hostname, url.port
-        except ValueError:
-            host = None
-        if host and url.username is None and url.password is None:
-            loopback = host in {"127.0.0.1", "localhost", "::1"}
-            if url.scheme == "tls" or (url.scheme == "nats" and loopback):
-                return
-        raise InvalidConfiguration(
-            "url",
-            "can't be used",  # the value stays out of the message: it may hold a secret
-            expected="tls://host:port without credentials (nats:// on loopback only)",
-        )
+        check_nats_url(self.url, key="url", credentials_key="credentials_file")
 
 
 class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True):
