@@ -38,6 +38,7 @@ EpochMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
 ]
+ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ class LaunchRequest(Message, frozen=True, kw_only=True):
     image_id: str
     user_data_base64: str | None = None
     key_name: str | None = None
-    shutdown_behavior: Literal["stop", "terminate"] = "stop"
+    shutdown_behavior: ShutdownBehavior = "stop"
     tags: dict[str, str] = {}
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from fleetcast.errors import FleetcastError
 from lambdas.attribute_values import decode_item, encode_item
-from lambdas.records import InstanceRecord
+from lambdas.records import TERMINATED_VISIBLE_S, InstanceRecord
 from lambdas.transactions import cancellation_reasons, may_pass, transact
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # A transaction holds 100 items and 4 MB; an instance with the largest tags takes 77 KB.
 _TRANSACTION_INSTANCES: Final = 48
 _GET_ITEMS: Final = 100
-TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
 TOKEN_KEPT_S: Final = 7 * 86_400
 
 

@@ -5,17 +5,16 @@ How it is kept is no business of this module. Pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+from fleetcast.messages import InstanceState, ShutdownBehavior
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-InstanceState: TypeAlias = Literal[
-    "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
-]
-ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
+TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
 
 # Source: EC2 API reference, InstanceState.
 STATE_CODES: Final[Mapping[InstanceState, int]] = {

@@ -19,15 +19,15 @@ from fleetcast.errors import (
     InvalidParameterCombination,
     InvalidParameterValue,
 )
-from lambdas.records import STATE_CODES
+from lambdas.records import STATE_CODES, TERMINATED_VISIBLE_S
 from lambdas.run_instances.instance_filters import Filter, filter_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lambdas.records import InstanceRecord, InstanceState
+    from fleetcast.messages import InstanceState
+    from lambdas.records import InstanceRecord
 
-TERMINATED_VISIBLE_S: Final = 3_600.0
 MIN_PAGE_INSTANCES: Final = 5
 MAX_PAGE_INSTANCES: Final = 1_000
 

@@ -23,7 +23,8 @@ from lambdas.run_instances.descriptions import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lambdas.records import InstanceRecord, InstanceState
+    from fleetcast.messages import InstanceState
+    from lambdas.records import InstanceRecord
     from lambdas.run_instances.services import Call, Services
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from fleetcast.errors import (
     TagLimitExceeded,
     UnknownParameter,
 )
+from fleetcast.messages import ShutdownBehavior
 from fleetcast.subjects import check_place
-from lambdas.records import ShutdownBehavior
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-    from lambdas.records import InstanceState
+    from fleetcast.messages import InstanceState
 
 ACCOUNT = "123456789012"
 NOW_S = 1_700_000_000.5
