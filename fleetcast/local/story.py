@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Final
 from botocore.exceptions import ClientError
 
 from fleetcast.local.conditions import wait_until
+from fleetcast.local.fleet import SERVED_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fleetcast.local.stack import LocalStack
-
-FAMILIES: Final = ("t3", "m8a")
-SIZES: Final = ("nano", "micro", "small", "medium", "large", "xlarge", "2xlarge")
-SERVED_TYPES: Final = frozenset(f"{family}.{size}" for family in FAMILIES for size in SIZES)
 
 BETTER: Final = "us-east-1"
 WORSE: Final = "eu-west-1"
@@ -33,6 +30,7 @@ STORM_LAUNCHES: Final = 300
 STORM_SLOTS: Final = 60
 STORM_THREADS: Final = 16
 
+_ALL_TYPES: Final = frozenset(SERVED_TYPES)
 _IMAGE: Final = "ami-0123456789abcdef0"
 _SETTLE_S: Final = 10.0
 _NO_CAPACITY: Final = "InsufficientInstanceCapacity"
@@ -85,7 +83,7 @@ class Story:
     # --- the steps -------------------------------------------------------------------------
 
     def _all_subscribed(self) -> None:
-        want = dict.fromkeys(("n1", "n2", "n3"), SERVED_TYPES)
+        want = dict.fromkeys(("n1", "n2", "n3"), _ALL_TYPES)
         held = wait_until(lambda: self._stack.subscribed_types(BETTER) == want, _SETTLE_S)
         counts = _counts(self._stack.subscribed_types(BETTER))
         self._step(
@@ -144,7 +142,7 @@ class Story:
         node = first.where[1]
         self._ec2.terminate_instances(InstanceIds=[first.instance_id])
         back = wait_until(
-            lambda: self._stack.subscribed_types(BETTER).get(node) == SERVED_TYPES, _SETTLE_S
+            lambda: self._stack.subscribed_types(BETTER).get(node) == _ALL_TYPES, _SETTLE_S
         )
         launch = self._launch("t3.medium")
         self._step(
