@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import nats
 
+from bench.report import FOLDER
 from fleetcast import messages
 from fleetcast.agent.daemon import Agent
 from fleetcast.agent.settings import AgentSettings, CapacitySettings, NatsSettings
@@ -83,7 +84,8 @@ def _serving(servers: Sequence[NatsServer], subject: str) -> int:
 async def _serve(kind: Kind, urls: list[str], count: int, slots: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    with tempfile.TemporaryDirectory(dir="build/bench") as folder:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         await asyncio.gather(
             *(
                 _agent(f"{folder}/n{at}", f"n{at}", urls[at % len(urls)], slots, stop)
