@@ -21,6 +21,7 @@ from fleetcast.messages import InstanceReport, InstanceState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Executor
     from pathlib import Path
 
 _T = TypeVar("_T")
@@ -72,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """The instances of one node. Open it with `Journal.open`."""
 
-    def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, database: sqlite3.Connection, thread: Executor) -> None:
         self._database = database
         self._thread = thread
         self._waiting: list[tuple[_Rows, asyncio.Future[None]]] = []
@@ -83,7 +84,7 @@ class Journal:
         """Open or create the journal. Raises JournalUnwritable, also if another agent has it."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         try:
-            database = thread.submit(_open_database, path).result()
+            database = thread.submit(open_database, path).result()
         except sqlite3.Error as problem:
             thread.shutdown()
             raise JournalUnwritable(f"{path}: {problem}") from problem
@@ -164,7 +165,8 @@ class Journal:
             raise JournalUnwritable(f"journal: {problem}") from problem
 
 
-def _open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path | str) -> sqlite3.Connection:
+    """Open or create the SQLite file of a journal. Raises sqlite3.Error."""
     database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)
     try:
         # Two agents with one journal would hold twice what the node has.

@@ -1,0 +1,480 @@
+"""Ledger and tokens under every interleaving of requests, wires, journal, boots and losses.
+
+The real desk, ledger, journal, instances and tokens on a simulated NATS: the machine decides when
+each command and each message arrives, when the disk answers, and when a connection or a whole
+agent dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fleetcast import messages
+from fleetcast.agent.drivers import BootFailed, Guest
+from fleetcast.agent.instances import Instances
+from fleetcast.agent.journal import Journal, JournalUnwritable, open_database
+from fleetcast.agent.launches import LaunchDesk
+from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.tokens import SPARE_TOKENS, SURPLUS_FACTOR, CapacityTokens
+from fleetcast.capacity import Resources, resources_of
+from fleetcast.instance_types import InstanceType
+from fleetcast.subjects import HEADER_ATTEMPT, launch_subject
+from tests.agent_parts import NOW_MS, Delivered, launch_headers, launch_request
+from tests.simulated_nats import (
+    SimulatedConnection,
+    SimulatedDisconnect,
+    SimulatedServer,
+    SimulatedSubscriptions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+
+_T = TypeVar("_T")
+
+TYPES: Final = {
+    name: InstanceType(name=name, vcpu=vcpu, memory_mib=1024 * vcpu)
+    for name, vcpu in (("x.small", 1), ("x.medium", 2), ("x.large", 4))
+}
+NEEDS: Final = {launch_subject("r", name): resources_of(one) for name, one in TYPES.items()}
+_TURNS: Final = 40
+
+
+class SteppedDisk(Executor):
+    """The journal's thread: each piece of work is done, or fails, when the machine says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.has_failed = False
+
+    def submit(self, work: Callable[..., Any], /, *_: Any, **__: Any) -> Future[Any]:  # noqa: ANN401 - as Executor
+        future: Future[Any] = Future()
+        self.waiting.append((future, work))
+        return future
+
+    def step(self, *, fails: bool) -> None:
+        future, work = self.waiting.pop(0)
+        if fails:
+            self.has_failed = True
+            future.set_exception(sqlite3.OperationalError("disk full"))
+        else:
+            future.set_result(work())
+
+
+class SteppedDriver:
+    """Guests that outlive the agent; each boot and each end happens when the machine says so."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Guest] = {}
+        self.busy: list[asyncio.Future[None]] = []
+
+    async def boot(self, guest: Guest) -> None:
+        if guest.instance_id in self.running:
+            return
+        await self._its_turn()
+        self.running[guest.instance_id] = guest
+
+    async def destroy(self, instance_id: str) -> None:
+        with contextlib.suppress(BootFailed):
+            await self._its_turn()
+        self.running.pop(instance_id, None)
+
+    async def alive(self) -> frozenset[str]:
+        return frozenset(self.running)
+
+    async def _its_turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self.busy.append(turn)
+        await turn
+
+    def step(self, at: int, *, fails: bool) -> None:
+        turn = self.busy.pop(at)
+        if not turn.done():
+            turn.set_exception(BootFailed("no")) if fails else turn.set_result(None)
+
+
+class Host:
+    """One node's agent on a loop of its own, killed and started again on what it had written.
+
+    waiting: what the desk was handed and may not have answered. swallowed: see SimulatedConnection.
+    """
+
+    def __init__(self, server: SimulatedServer, vcpu: int) -> None:
+        self._server = server
+        self._database = open_database(":memory:")
+        self.total = Resources(vcpu=vcpu, memory_mib=1024 * vcpu)
+        self.driver = SteppedDriver()
+        self.swallowed: list[Delivered] = []
+        self._lost: list[Delivered] = []
+        self.start()
+
+    def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.disk = SteppedDisk()
+        self.waiting: list[Delivered] = []
+        self.ledger = Ledger(self.total)
+        self.connection = SimulatedConnection(self._server)
+        self.changed = asyncio.Event()
+        self.instances = Instances(
+            journal=Journal(self._database, self.disk),
+            ledger=self.ledger,
+            driver=self.driver,
+            now_s=lambda: NOW_MS / 1000,
+            capacity_changed=self.changed.set,
+        )
+        self.desk = LaunchDesk(
+            node="n",
+            zone=None,
+            instance_types=TYPES,
+            instances=self.instances,
+            ledger=self.ledger,
+            now_ms=lambda: NOW_MS,
+            capacity_changed=self.changed.set,
+        )
+        self.subscriptions = SimulatedSubscriptions(self.connection, self._hand_over)
+        self.tokens = CapacityTokens(self.subscriptions, self.room)
+        restoring = self.begin(self.instances.restore())
+        self.disk.step(fails=False)
+        self.turn()
+        restoring.result()
+        self.begin(self.desk.run())
+        self.begin(self._keep_tokens())
+
+    def room(self) -> dict[str, int]:
+        return {subject: self.ledger.room(need) for subject, need in NEEDS.items()}
+
+    def _hand_over(self, request: Delivered) -> None:
+        self.waiting.append(request)
+        self.desk.deliver(request)
+
+    async def _keep_tokens(self) -> None:
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            if self.connection.connected:
+                # A disconnect in the middle of it: the reconnection is a change, too.
+                with contextlib.suppress(SimulatedDisconnect):
+                    await self.tokens.adjust()
+
+    # --- time ------------------------------------------------------------------------------
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = self._loop.create_task(work)
+        self.turn()
+        return task
+
+    def turn(self) -> None:
+        """Run everything that waits for nothing but its turn."""
+        for _ in range(_TURNS):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        if self.is_settled():
+            self.waiting.clear()
+
+    def is_settled(self) -> bool:
+        """Say whether the desk has answered everything that it was handed."""
+        settling = self._loop.create_task(self.desk.settled())
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
+        settled = settling.done()
+        settling.cancel()
+        return settled
+
+    def step(self, which: int = 0, *, fails: bool = False) -> bool:
+        """Let one of the things that it waits for happen. False if it waits for nothing."""
+        driver = self.driver
+        ready: list[Callable[[], object]] = [
+            *([self.connection.server_step] if self.connection.has_commands() else []),
+            *([self.connection.client_step] if self.connection.has_messages() else []),
+            *([partial(self.disk.step, fails=fails)] if self.disk.waiting else []),
+            *(partial(driver.step, at, fails=fails) for at in range(len(driver.busy))),
+        ]
+        if not ready:
+            return False
+        ready[which % len(ready)]()
+        self.turn()
+        return True
+
+    # --- accidents -------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """As the daemon does on SIGTERM, also in the middle of a pass."""
+        self.ledger.close("stopping")
+        with contextlib.suppress(SimulatedDisconnect):
+            await self.tokens.adjust()
+
+    def reconnect(self) -> None:
+        self.connection.reconnect()
+        self.tokens.renew()
+        self.changed.set()
+        self.turn()
+
+    def kill(self) -> None:
+        """End it as kill -9 does: what was not written is gone, guests run on."""
+        self.connection.lose()
+        self._server.connections.remove(self.connection)
+        self.swallowed += self.connection.swallowed
+        self._lost += self.connection.lost + self.waiting
+        self.driver.busy.clear()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self.turn()
+        self._loop.close()
+
+    def lost_requests(self) -> list[Delivered]:
+        """Return what was on its way, or in hand, when a connection or the agent went."""
+        return self._lost + self.connection.lost
+
+    def close(self) -> None:
+        self.kill()
+        self._database.close()
+
+
+def _once_in(times: int) -> st.SearchStrategy[bool]:
+    return st.sampled_from([False] * (times - 1) + [True])
+
+
+class Machine(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize(
+        vcpus=st.lists(st.sampled_from([2, 5, 8]), min_size=1, max_size=2),
+        random=st.randoms(use_true_random=False),
+    )
+    def start(self, vcpus: list[int], random: Random) -> None:
+        self.server = SimulatedServer(random.randrange)
+        self.hosts = [Host(self.server, vcpu) for vcpu in vcpus]
+        self.requests: list[Delivered] = []
+        self.expired: list[Delivered] = []
+        # They use up a token and take no room.
+        self.roomless: list[Delivered] = []
+        self.last_id = 0
+        self.settle()
+
+    def teardown(self) -> None:
+        hosts = getattr(self, "hosts", [])
+        try:
+            if hosts:
+                self.settle()
+        finally:
+            for host in hosts:
+                host.close()
+
+    def host(self, at: int) -> Host:
+        return self.hosts[at % len(self.hosts)]
+
+    # --- requests --------------------------------------------------------------------------
+
+    def _send(self, data: bytes, headers: dict[str, str], subject: str) -> Delivered:
+        request = Delivered(data, headers, subject)
+        quiet = [host for host in self.hosts if self._is_quiet(host)]
+        if self.server.publish(request):
+            self.requests.append(request)
+        else:
+            # Nobody is refused while a node that has settled has room.
+            assert not any(host.room()[subject] for host in quiet)
+        return request
+
+    @rule(name=st.sampled_from(sorted(TYPES)), count=st.integers(1, 3), expired=st.booleans())
+    def request(self, name: str, count: int, *, expired: bool) -> None:
+        numbers = range(self.last_id + 1, self.last_id + 1 + count)
+        self.last_id += count
+        headers = launch_headers(numbers[0], expires_at_ms=NOW_MS + (0 if expired else 1000))
+        request = self._send(
+            launch_request(*numbers, instance_type=name), headers, launch_subject("r", name)
+        )
+        if expired:
+            self.expired.append(request)
+            self.roomless.append(request)
+
+    @rule(name=st.sampled_from(sorted(TYPES)), count=st.integers(2, 6))
+    def crowd(self, name: str, count: int) -> None:
+        for _ in range(count):
+            self.request(name=name, count=1, expired=False)
+
+    @precondition(lambda self: self.requests)
+    @rule(at=st.integers(0, 1000), attempt=st.integers(1, 3))
+    def repeat(self, at: int, attempt: int) -> None:
+        before = self.requests[at % len(self.requests)]
+        if before not in self.expired and before.headers:
+            headers = before.headers | {HEADER_ATTEMPT: str(attempt)}
+            self.roomless.append(self._send(before.data, headers, before.subject))
+
+    @rule(name=st.sampled_from(sorted(TYPES)))
+    def send_nonsense(self, name: str) -> None:
+        self.roomless.append(self._send(b"nonsense", {}, launch_subject("r", name)))
+
+    @rule(at=st.integers(0, 1), which=st.integers(0, 9))
+    def terminate(self, at: int, which: int) -> None:
+        host = self.host(at)
+        known = [one.instance_id for one in host.instances.reports()]
+
+        async def terminate(instance_id: str) -> None:
+            with contextlib.suppress(JournalUnwritable):
+                await host.instances.terminate([instance_id])
+
+        if known:
+            host.begin(terminate(known[-1 - which % len(known)]))
+
+    # --- what happens ----------------------------------------------------------------------
+
+    @rule(
+        choices=st.lists(
+            st.tuples(st.integers(0, 1), st.integers(0, 100), _once_in(12)),
+            min_size=1,
+            max_size=30,
+        )
+    )
+    def things_happen(self, choices: list[tuple[int, int, bool]]) -> None:
+        """Let what is under way go on, in any order across wires, disk and driver."""
+        for at, which, fails in choices:
+            self.host(at).step(which, fails=fails)
+
+    @rule(at=st.integers(0, 1), really=_once_in(5))
+    def lose_connection(self, at: int, *, really: bool) -> None:
+        host = self.host(at)
+        if really and host.connection.connected:
+            host.connection.lose()
+            host.turn()
+
+    @rule(at=st.integers(0, 1))
+    def reconnect(self, at: int) -> None:
+        if not self.host(at).connection.connected:
+            self.host(at).reconnect()
+
+    @rule(at=st.integers(0, 1), really=_once_in(8))
+    def crash_and_restart(self, at: int, *, really: bool) -> None:
+        if not really:
+            return
+        host = self.host(at)
+        promised = self._promised_by(host)
+        host.kill()
+        host.start()
+        for one in promised:
+            assert host.instances.get(one) is not None
+
+    @rule(at=st.integers(0, 1), really=_once_in(16))
+    def leave(self, at: int, *, really: bool) -> None:
+        host = self.host(at)
+        if really and host.connection.connected:
+            host.begin(host.leave())
+
+    # --- what holds ------------------------------------------------------------------------
+
+    def _is_quiet(self, host: Host) -> bool:
+        return (
+            host.connection.connected
+            and not host.connection.has_commands()
+            and not host.connection.has_messages()
+            and not host.changed.is_set()
+            and not host.disk.waiting
+            and not host.waiting
+        )
+
+    def _promised_by(self, host: Host) -> set[str]:
+        """Return what requesters were told that this host runs."""
+        return {
+            one
+            for request in self.requests
+            for answer in request.answers
+            if isinstance(reply := messages.decode_launch_reply(answer), messages.Accepted)
+            for one in reply.instance_ids
+            if host.instances.get(one) is not None
+        }
+
+    @rule()
+    def settle(self) -> None:
+        for host in self.hosts:
+            if not host.connection.connected:
+                host.reconnect()
+            while host.step():
+                pass
+        for host in self.hosts:
+            assert self._is_quiet(host)
+            self._limits_are_right(host)
+            self._the_books_are_right(host)
+        lost = [request for host in self.hosts for request in host.lost_requests()]
+        for request in self.requests:
+            if not any(request is one for one in (*self.expired, *lost)):
+                assert len(request.answers) == 1
+
+    def _limits_are_right(self, host: Host) -> None:
+        """Hold the server to what the room asks for: right away when there is none."""
+        tokens: dict[str, list[int]] = {}
+        for interest in host.connection.interests.values():
+            assert interest.limit is not None
+            tokens.setdefault(interest.subject, []).append(interest.limit - interest.delivered)
+        for subject, room in host.room().items():
+            if not room:
+                assert subject not in tokens
+                continue
+            (at_server,) = tokens[subject]
+            needed = room + SPARE_TOKENS
+            assert needed <= at_server <= needed * SURPLUS_FACTOR
+            assert host.tokens.remaining()[subject] == at_server
+
+    def _the_books_are_right(self, host: Host) -> None:
+        held = {one.instance_id for one in host.instances.reports() if one.state != "terminated"}
+        assert set(host.ledger) == held
+        if not host.disk.has_failed:  # what was not written is done again by a repeat or a restart
+            assert set(host.driver.running) == held
+
+    @invariant()
+    def no_host_holds_more_than_it_has(self) -> None:
+        for host in self.hosts:
+            assert host.ledger.free.vcpu >= 0
+            assert host.ledger.free.memory_mib >= 0
+            assert sum(guest.vcpu for guest in host.driver.running.values()) <= host.total.vcpu
+
+    @invariant()
+    def nobody_is_answered_twice_or_late(self) -> None:
+        assert all(len(request.answers) <= 1 for request in self.requests)
+        assert not any(request.answers for request in self.expired)
+
+    @invariant()
+    def nothing_is_delivered_to_a_subscription_that_was_forgotten(self) -> None:
+        for host in self.hosts:
+            assert not host.connection.swallowed
+            assert not host.swallowed
+
+    @invariant()
+    def what_is_promised_covers_the_room_at_every_moment(self) -> None:
+        for host in self.hosts:
+            if host.changed.is_set() or not host.connection.connected:
+                continue  # the next pass is due
+            remaining = host.tokens.remaining()
+            for subject, room in host.room().items():
+                waiting = [one for one in host.waiting if one.subject == subject]
+                roomless = sum(any(one is each for each in self.roomless) for one in waiting)
+                # Those that take no room are covered by the spare tokens, within reason.
+                in_hand = len(waiting) - min(roomless, SPARE_TOKENS)
+                assert remaining.get(subject, 0) + in_hand >= room
+
+    @invariant()
+    def what_remains_is_at_the_server_or_on_its_way(self) -> None:
+        for host in self.hosts:
+            connection = host.connection
+            for armed in host.subscriptions.standing:
+                interest = connection.interests.get(armed.sid)
+                if interest and interest.limit and not armed.retiring:
+                    at_server = interest.limit - interest.delivered
+                    assert at_server + connection.on_its_way(armed.sid) == armed.remaining
+
+
+Machine.TestCase.settings = settings(
+    max_examples=200,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestTokens = Machine.TestCase
