@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 _TOMBSTONE_S: Final = 86_400
 _FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
+_CANCEL_AGAIN_S: Final = 0.1
 
 
 class ConnectionLost(FleetcastError):
@@ -103,9 +104,7 @@ class Agent:
             # From here on a closed connection is what we want.
             if not self._fatal.cancel():
                 self._fatal.exception()  # it has been raised, or something worse has
-            for task in (serving, stopping):
-                task.cancel()
-            await asyncio.gather(serving, stopping, return_exceptions=True)
+            await end_tasks(serving, stopping)
             if self._connected:
                 await self._connection.close()
             self._journal.close()
@@ -237,6 +236,17 @@ class Agent:
             except nats.errors.FlushTimeoutError:
                 _log.warning("NATS doesn't answer, adjusting the tokens again")
                 self._changed.set()
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they have ended.
+
+    Once is not enough: nats-py swallows a cancellation that comes while it writes.
+    """
+    while unended := [task for task in tasks if not task.done()]:
+        for task in unended:
+            task.cancel()
+        await asyncio.wait(unended, timeout=_CANCEL_AGAIN_S)
 
 
 def _state_dir(settings: AgentSettings) -> Path:
