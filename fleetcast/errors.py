@@ -1,4 +1,4 @@
-"""Every exception fleetcast raises, in one tree.
+"""The tree of fleetcast's exceptions.
 
     FleetcastError
     ├── InvalidInput                 a value from outside that can't be used
@@ -13,6 +13,8 @@
         ├── (client's fault, 4xx)    MissingParameter, InvalidParameterValue, …
         └── (server's fault, 5xx)    InsufficientInstanceCapacity, ServiceUnavailable, InternalError
 
+What only one part raises and handles is a FleetcastError beside its code: lambdas.bus.RegionError,
+fleetcast.agent.journal.JournalUnwritable, …
 A class owns its EC2 code and HTTP status; only the HTTP edge turns one into XML.
 This module is pure: standard library only.
 """

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from fleetcast.errors import FleetcastError
 from infra.config import AWS_SERVICES, FunctionPlatform
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ _PIP_TRACES = ("bin", "*.dist-info/RECORD", "*.dist-info/REQUESTED", "*.dist-inf
 _SOURCE_SUFFIXES = {".py", ".json"}
 
 
-class AssetBuildFailed(Exception):
+class AssetBuildFailed(FleetcastError):
     """pip could not install the functions' dependencies; the message holds what it said."""
 
 

@@ -9,31 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fleetcast.errors import InvalidConfiguration
+from fleetcast.errors import FleetcastError, InvalidConfiguration
 from fleetcast.local import background
 from fleetcast.local.demo import run_demo
-from fleetcast.local.deployment import DeploymentFailed
-from fleetcast.local.emulator import EmulatorNotRunning
 from fleetcast.local.fleet import DEFAULT_FLEET, parse_fleet
-from fleetcast.local.processes import ProcessFailed
 from fleetcast.local.progress import step
-from fleetcast.local.stack import LocalStack, SweepFailed
+from fleetcast.local.stack import LocalStack
 from fleetcast.local.stack_file import LOCAL_DIRECTORY
-from fleetcast.local.stack_lock import StackAlreadyRunning
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from fleetcast.local.stack_file import StackFile
 
-_FAILURES: Final = (
-    DeploymentFailed,
-    EmulatorNotRunning,
-    ProcessFailed,
-    StackAlreadyRunning,
-    SweepFailed,
-    background.BackgroundFailed,
-)
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
 
@@ -144,6 +132,6 @@ if __name__ == "__main__":
         sys.exit(problem.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_INTERRUPTED)
-    except _FAILURES as failure:
+    except FleetcastError as failure:
         click.echo(str(failure), err=True)
         sys.exit(1)

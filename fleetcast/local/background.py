@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
+from fleetcast.errors import FleetcastError
 from fleetcast.local.conditions import wait_until
 from fleetcast.local.progress import step
 from fleetcast.local.stack_file import LOCAL_DIRECTORY, StackFile
@@ -22,7 +23,7 @@ _STOP_DEADLINE_S: Final = 60.0
 _LOG_TAIL_LINES: Final = 20
 
 
-class BackgroundFailed(Exception):
+class BackgroundFailed(FleetcastError):
     """The background process didn't come up or go down; the message has its output."""
 
 

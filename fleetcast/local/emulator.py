@@ -6,38 +6,27 @@ one folder.
 
 from __future__ import annotations
 
-import contextlib
 import http
 import http.client
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from fleetcast.local.processes import Processes
 
 # The emulator knows this account and these keys without being told.
-ACCOUNT_ID = "000000000000"
-ACCESS_KEY_ID = "test"
-SECRET_ACCESS_KEY = "test"  # noqa: S105 - the emulator's fixed key opens nothing
+ACCOUNT_ID: Final = "000000000000"
+ACCESS_KEY_ID: Final = "test"
+SECRET_ACCESS_KEY: Final = "test"  # noqa: S105 - the emulator's fixed key opens nothing
 
 # Each function call in flight has a process of its own, of some 60 MB.
-_CONCURRENT_CALLS = 16
-_START_DEADLINE_S = 30.0
-_STOP_DEADLINE_S = 5.0
-_POLL_S = 0.05
-_LOG_TAIL_LINES = 20
-
-
-class EmulatorNotRunning(Exception):
-    """The emulator ended or didn't answer in time; the message has the end of its log."""
+_CONCURRENT_CALLS: Final = 16
+_START_DEADLINE_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +36,6 @@ class Emulator:
     port: int
     region: str
     pid: int
-    log: Path
 
     @property
     def url(self) -> str:
@@ -72,35 +60,31 @@ class Emulator:
         return f"{self.url}/_aws/execute-api/{api_id}/{stage}/"
 
 
-@contextlib.contextmanager
-def running_emulator(directory: Path, *, region: str = "us-east-1") -> Iterator[Emulator]:
-    """Run an emulator for the length of a `with` block, with no state from before.
+def start_emulator(
+    processes: Processes,
+    directory: Path,
+    *,
+    region: str = "us-east-1",
+    log_dir: Path | None = None,
+) -> Emulator:
+    """Start an emulator with no state from before; `processes` stops it and what it runs.
 
-    directory: where it writes; its log is emulator.log there. region: where the stack is.
-    Raises EmulatorNotRunning if it doesn't answer in time.
+    directory: where it writes. region: where the stack is. log_dir: for emulator.log (default:
+    `directory`). Raises ProcessFailed if it doesn't answer in time.
     """
     shutil.rmtree(directory, ignore_errors=True)
     for name in ("home", "state", "tmp"):
         (directory / name).mkdir(parents=True)
-    log = directory / "emulator.log"
     port = _free_port()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ministack"],
-            env=_environment(directory, port=port, region=region),
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # A group of its own: the functions' processes are stopped with it.
-            start_new_session=True,
-        )
-    emulator = Emulator(port=port, region=region, pid=process.pid, log=log)
-    try:
-        _wait_until_it_answers(emulator, process)
-        yield emulator
-    finally:
-        _stop(process)
+    child = processes.start(
+        "the AWS emulator",
+        [sys.executable, "-m", "ministack"],
+        log=(log_dir or directory) / "emulator.log",
+        environment=_environment(directory, port=port, region=region),
+        directory=directory,
+    )
+    child.wait_until(lambda: _answers(port), within_s=_START_DEADLINE_S)
+    return Emulator(port=port, region=region, pid=child.pid)
 
 
 def _environment(directory: Path, *, port: int, region: str) -> dict[str, str]:
@@ -133,18 +117,6 @@ def _free_port() -> int:
     return port
 
 
-def _wait_until_it_answers(emulator: Emulator, process: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + _START_DEADLINE_S
-    while not _answers(emulator.port):
-        if process.poll() is not None:
-            raise EmulatorNotRunning(f"The emulator ended at once:\n{_tail(emulator.log)}")
-        if time.monotonic() > deadline_s:
-            raise EmulatorNotRunning(
-                f"The emulator didn't answer in {_START_DEADLINE_S:.0f} s:\n{_tail(emulator.log)}"
-            )
-        time.sleep(_POLL_S)
-
-
 def _answers(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
@@ -154,16 +126,3 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the emulator, and with its process group the functions that it runs."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_DEADLINE_S)
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])

@@ -16,10 +16,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from fleetcast.errors import FleetcastError
 from fleetcast.local.conditions import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 _WATCHDOG: Final = Path(__file__).with_name("watchdog.py")
@@ -27,8 +28,8 @@ _STOP_DEADLINE_S: Final = 10.0
 _LOG_TAIL_LINES: Final = 20
 
 
-class ProcessFailed(Exception):
-    """A process ended early or never became ready; the message has the end of its log."""
+class ProcessFailed(FleetcastError):
+    """A process ended early, failed or never became ready; the message has its log's end."""
 
 
 class Processes:
@@ -67,17 +68,20 @@ class Processes:
         *,
         log: Path,
         environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
     ) -> Child:
         """Start a process, and don't wait for it.
 
         name: what messages call it. log: where its output goes, made anew. environment: all of
-        it (default: this process's). Raises FileNotFoundError if there is no such program.
+        it, directory: where it works (default: as this process). Raises FileNotFoundError if
+        there is no such program.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [str(part) for part in command],
                 env=environment,
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -88,13 +92,6 @@ class Processes:
         with self._lock:
             self._children.append(child)
         return child
-
-    @contextlib.contextmanager
-    def guarding(self, group: int) -> Iterator[None]:
-        """Have a process group that was started otherwise killed, too, if this process dies."""
-        self._tell_watchdog(f"+{group}\n")
-        yield
-        self.forget(group)
 
     def forget(self, group: int) -> None:
         """Guard a group no longer, as it has ended: its number may become another's."""
@@ -136,13 +133,16 @@ class Child:
         """
         came = wait_until(lambda: not self.running or ready(), within_s)
         if not self.running:
-            raise ProcessFailed(
-                f"{self.name} ended with exit code {self._process.returncode}:\n{self._log_tail()}"
-            )
+            raise self._ended()
         if not came:
             raise ProcessFailed(
                 f"{self.name} was not ready within {within_s:g} s:\n{self._log_tail()}"
             )
+
+    def finish(self) -> None:
+        """Wait until it has done its work. Raises ProcessFailed if it says that it failed."""
+        if self._process.wait() != 0:
+            raise self._ended()
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to the process alone, and don't wait; it stops its own children."""
@@ -162,6 +162,11 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._owner.forget(self.pid)
+
+    def _ended(self) -> ProcessFailed:
+        return ProcessFailed(
+            f"{self.name} ended with exit code {self._process.returncode}:\n{self._log_tail()}"
+        )
 
     def _log_tail(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -16,10 +16,11 @@ import boto3
 import msgspec
 from botocore.config import Config
 
+from fleetcast.errors import FleetcastError
 from fleetcast.local.agents import Agents
 from fleetcast.local.aws_fakes import AwsFakes
 from fleetcast.local.deployment import deploy
-from fleetcast.local.emulator import ACCESS_KEY_ID, SECRET_ACCESS_KEY, running_emulator
+from fleetcast.local.emulator import ACCESS_KEY_ID, SECRET_ACCESS_KEY, start_emulator
 from fleetcast.local.fleet import OWN_INSTANCE_TYPES, SERVED_TYPES, parse_size
 from fleetcast.local.inventory import held_instances
 from fleetcast.local.monitoring import subjects_by_connection
@@ -53,7 +54,7 @@ _CLIENT_THREADS: Final = 64
 _SWEEP_DEADLINE_S: Final = 60
 
 
-class SweepFailed(Exception):
+class SweepFailed(FleetcastError):
     """The scoring function failed; the message has what it said."""
 
 
@@ -62,8 +63,7 @@ class LocalStack:
 
     regions: the first is the default region. fleet: nodes to start with; more may come.
     directory: all that it writes; what an earlier run left is cleared, but for what makes this
-    one faster. Entering raises StackAlreadyRunning, ProcessFailed, EmulatorNotRunning or
-    DeploymentFailed, with nothing left running.
+    one faster. Entering raises StackAlreadyRunning or ProcessFailed, with nothing left running.
     """
 
     def __init__(
@@ -234,11 +234,9 @@ class LocalStack:
         }
         prices = price_scenario(self._regions)
         fakes = running.enter_context(AwsFakes(lambda: prices))
-        self._emulator = running.enter_context(
-            running_emulator(self._directory / "emulator", region=_HOME_REGION)
+        self._emulator = start_emulator(
+            processes, self._directory / "emulator", region=_HOME_REGION, log_dir=self._log_dir
         )
-        running.enter_context(processes.guarding(self._emulator.pid))
-        (self._log_dir / "emulator.log").symlink_to(self._emulator.log)
         self._signals = running.enter_context(
             SignalSources(self._session, self._emulator.url, self._regions)
         )

@@ -6,6 +6,8 @@ import fcntl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from fleetcast.errors import FleetcastError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 _NAME: Final = "lock"
 
 
-class StackAlreadyRunning(Exception):
+class StackAlreadyRunning(FleetcastError):
     """Another process runs a stack in the same directory."""
 
     def __init__(self, directory: Path) -> None:

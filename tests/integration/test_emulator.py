@@ -6,11 +6,13 @@ from pathlib import Path
 import boto3
 import pytest
 
-from fleetcast.local.emulator import ACCOUNT_ID, Emulator, running_emulator
+from fleetcast.local.emulator import ACCOUNT_ID, Emulator, start_emulator
+from fleetcast.local.processes import Processes
 
 
 def test_an_emulator_answers_as_an_aws_account_and_is_gone_afterwards(tmp_path: Path) -> None:
-    with running_emulator(tmp_path / "emulator") as emulator:
+    with Processes() as processes:
+        emulator = start_emulator(processes, tmp_path / "emulator")
         environment = emulator.environment()
         sts = boto3.client(
             "sts",
@@ -26,6 +28,6 @@ def test_an_emulator_answers_as_an_aws_account_and_is_gone_afterwards(tmp_path: 
 
 
 def test_a_public_api_url_becomes_the_emulators() -> None:
-    emulator = Emulator(port=4566, region="us-east-1", pid=1, log=Path("emulator.log"))
+    emulator = Emulator(port=4566, region="us-east-1", pid=1)
     public = "https://0d0482b4.execute-api.us-east-1.amazonaws.com/prod/"
     assert emulator.local_api_url(public) == "http://127.0.0.1:4566/_aws/execute-api/0d0482b4/prod/"
