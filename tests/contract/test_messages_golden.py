@@ -1,0 +1,134 @@
+"""The bytes of each message version: what an older side wrote, a newer one must read.
+
+The goldens of a version are never rewritten. A change that breaks them is a new version, with a
+folder of its own (fleetcast/messages.py says when).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from fleetcast import messages
+from fleetcast.capacity import Resources
+from fleetcast.errors import UnsupportedMessageVersion
+from fleetcast.messages import Message
+
+GOLDENS: Final = Path(__file__).parents[1] / "golden" / "messages"
+_REPLIES: Final = (messages.Accepted, messages.Rejected)
+
+V1: Final[dict[str, Message]] = {
+    "launch_request": messages.LaunchRequest(
+        account_id="123456789012",
+        instances=(
+            messages.InstanceToLaunch(instance_id="i-0123456789abcdef0", launch_index=0),
+            messages.InstanceToLaunch(instance_id="i-0123456789abcdef1", launch_index=1),
+        ),
+        instance_type="t3.medium",
+        image_id="ami-0123456789abcdef0",
+        user_data_base64="IyEvYmluL3No",
+        key_name="operator",
+        shutdown_behavior="terminate",
+        tags={"Name": "web-1"},
+    ),
+    "accepted": messages.Accepted(
+        node="n1", zone="us-east-1a", instance_ids=("i-0123456789abcdef0",)
+    ),
+    "rejected": messages.Rejected(
+        node="n1",
+        reason="client_fault",
+        code="InvalidAMIID.NotFound",
+        message="no image ami-0123456789abcdef0",
+    ),
+    "instances_request": messages.InstancesRequest(instance_ids=("i-0123456789abcdef0",)),
+    "instances_reply": messages.InstancesReply(
+        node="n1",
+        instances=(
+            messages.InstanceReport(
+                instance_id="i-0123456789abcdef0",
+                launch_id="r-0123456789abcdef0",
+                attempt=2,
+                instance_type="t3.medium",
+                state="shutting-down",
+                state_reason_code="Client.UserInitiatedShutdown",
+                state_reason_message="User initiated shutdown",
+            ),
+        ),
+    ),
+    "region_request": messages.RegionRequest(),
+    "capacity_reply": messages.CapacityReply(
+        node="n1",
+        zone=None,
+        closed="stopping",
+        total=Resources(vcpu=8, memory_mib=32_768, gpus=1),
+        free=Resources(vcpu=-2, memory_mib=1_024),
+        room={"t3.medium": 3},
+        armed={"ec2.RunInstances.us-east-1.t3.medium": 5},
+    ),
+}
+
+
+def _golden(version: int, name: str) -> bytes:
+    return (GOLDENS / f"v{version}" / f"{name}.json").read_bytes()
+
+
+def _decode(payload: bytes, kind: type[Message]) -> Message:
+    """Decode as the side does that gets this kind."""
+    if kind in _REPLIES:
+        return messages.decode_launch_reply(payload)
+    return messages.decode(payload, kind)
+
+
+def _changed(name: str, **fields: object) -> bytes:
+    values: dict[str, Any] = msgspec.json.decode(_golden(1, name))
+    return msgspec.json.encode(values | fields)
+
+
+def test_every_message_has_a_golden() -> None:
+    assert {type(message) for message in V1.values()} == set(Message.__subclasses__())
+    assert {path.stem for path in (GOLDENS / "v1").iterdir()} == {*V1, "launch_headers"}
+
+
+def test_every_version_that_is_read_has_goldens() -> None:
+    folders = {path.name for path in GOLDENS.iterdir()}
+    assert folders >= {f"v{version}" for version in messages.SUPPORTED_VERSIONS}
+
+
+@pytest.mark.parametrize("name", V1)
+def test_the_bytes_of_version_1_are_what_they_were(name: str) -> None:
+    assert messages.encode(V1[name]) == _golden(1, name)
+
+
+@pytest.mark.parametrize("name", V1)
+def test_version_1_is_read_by_the_other_side(name: str) -> None:
+    assert _decode(_golden(1, name), type(V1[name])) == V1[name]
+
+
+@pytest.mark.parametrize("name", V1)
+def test_a_field_that_a_newer_side_has_added_is_ignored(name: str) -> None:
+    payload = _changed(name, added_later={"deep": [1, None, "x"]})
+    assert _decode(payload, type(V1[name])) == V1[name]
+
+
+@pytest.mark.parametrize("name", V1)
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_version_that_is_not_known_is_refused(name: str, version: int) -> None:
+    with pytest.raises(UnsupportedMessageVersion) as caught:
+        _decode(_changed(name, v=version), type(V1[name]))
+    assert caught.value.version == version
+
+
+def test_launch_headers_are_what_they_were() -> None:
+    headers = messages.LaunchHeaders(
+        launch_id="r-0123456789abcdef0",
+        attempt=2,
+        expires_at_ms=1_700_000_000_000,
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    )
+    golden = msgspec.json.decode(_golden(1, "launch_headers"), type=dict[str, str])
+    assert headers.encode() == golden
+    assert messages.LaunchHeaders.decode(golden) == headers
+    assert messages.LaunchHeaders.decode(golden | {"Added-Later": "x"}) == headers
