@@ -24,19 +24,24 @@ def tables(*names: str) -> Iterator[DynamoDBClient]:
     with mock_aws():
         client: Any = _session().create_client("dynamodb", region_name="us-east-1")
         for name in names:
-            client.create_table(
-                TableName=name,
-                KeySchema=[
-                    {"AttributeName": "pk", "KeyType": "HASH"},
-                    {"AttributeName": "sk", "KeyType": "RANGE"},
-                ],
-                AttributeDefinitions=[
-                    {"AttributeName": "pk", "AttributeType": "S"},
-                    {"AttributeName": "sk", "AttributeType": "S"},
-                ],
-                BillingMode="PAY_PER_REQUEST",
-            )
+            create_table(client, name)
         yield client
+
+
+def create_table(client: DynamoDBClient, name: str) -> None:
+    """Make an empty table."""
+    client.create_table(
+        TableName=name,
+        KeySchema=[
+            {"AttributeName": "pk", "KeyType": "HASH"},
+            {"AttributeName": "sk", "KeyType": "RANGE"},
+        ],
+        AttributeDefinitions=[
+            {"AttributeName": "pk", "AttributeType": "S"},
+            {"AttributeName": "sk", "AttributeType": "S"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )
 
 
 @functools.cache

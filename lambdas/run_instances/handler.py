@@ -150,7 +150,7 @@ def _credentials_from(session: botocore.session.Session) -> Callable[[str], str]
 
 def _log_as_json() -> None:
     logger = Logger(service="run_instances")
-    logging.getLogger("lambdas")
+    logging.getLogger("lambdas")  # only loggers that exist by now are copied to
     copy_config_to_registered_loggers(source_logger=logger, include={"lambdas"})
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import botocore.session
 import pytest
-from moto import mock_aws
 
 from fleetcast.selection import RegionScore
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, ScoreRow
+from tests.tables import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,27 +37,8 @@ ROW = ScoreRow(
 
 
 @pytest.fixture
-def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
-    """A plain botocore client, as launching has it."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with mock_aws():
-        client = cast(
-            "DynamoDBClient",
-            botocore.session.Session().create_client("dynamodb", region_name="us-east-1"),
-        )
-        client.create_table(
-            TableName=TABLE,
-            KeySchema=[
-                {"AttributeName": "pk", "KeyType": "HASH"},
-                {"AttributeName": "sk", "KeyType": "RANGE"},
-            ],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
+def dynamodb() -> Iterator[DynamoDBClient]:
+    with tables(TABLE) as client:
         yield client
 
 

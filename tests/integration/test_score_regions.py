@@ -17,6 +17,7 @@ from fleetcast.scoring import RegionSignals, simple_score, weighted_score
 from lambdas.attribute_values import decode_item
 from lambdas.score_regions import handler
 from lambdas.settings import Region, ScoreRegionsSettings, encode_settings
+from tests.tables import create_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,18 +147,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     with mock_aws(), AwsFakes(lambda: cloud.scenario) as fakes:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", fakes.url)
         monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", fakes.url)
-        boto3.client("dynamodb", region_name="us-east-1").create_table(
-            TableName=TABLE,
-            KeySchema=[
-                {"AttributeName": "pk", "KeyType": "HASH"},
-                {"AttributeName": "sk", "KeyType": "RANGE"},
-            ],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_table(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
         for region in ("us-east-1", "eu-west-1"):
             boto3.client("cloudformation", region_name=region).create_stack(
                 StackName="jobs", TemplateBody=json.dumps(JOB_STACK)

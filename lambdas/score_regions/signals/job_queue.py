@@ -8,11 +8,15 @@ from lambdas.region_scores import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mypy_boto3_sqs.literals import QueueAttributeFilterType
+
     from lambdas.score_regions.clients import AwsClients
     from lambdas.settings import Region
 
 QUEUE_URL_OUTPUT = "JobQueueUrl"
-ATTRIBUTES = {
+ATTRIBUTES: Mapping[str, QueueAttributeFilterType] = {
     "queue_depth": "ApproximateNumberOfMessages",
     "running_jobs": "ApproximateNumberOfMessagesNotVisible",
 }
@@ -32,10 +36,7 @@ def job_queue_probe(region: Region, clients: AwsClients, *, now_s: float) -> Pro
             return dict.fromkeys(keys.values(), Reading.absent("missing", error))
         answer = clients.sqs(region.name).get_queue_attributes(
             QueueUrl=queue_url,
-            AttributeNames=[
-                "ApproximateNumberOfMessages",
-                "ApproximateNumberOfMessagesNotVisible",
-            ],
+            AttributeNames=list(ATTRIBUTES.values()),
         )
         attributes = {str(name): value for name, value in answer.get("Attributes", {}).items()}
         return {
