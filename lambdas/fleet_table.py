@@ -193,8 +193,8 @@ class FleetTable:
         item = answer.get("Item")
         return msgspec.convert(decode_item(item), Reservation) if item else None
 
-    def instances(self, account_id: str, *, now_s: float) -> list[InstanceRecord]:
-        """Read all instances of an account, without those terminated over an hour ago.
+    def instances(self, account_id: str) -> list[InstanceRecord]:
+        """Read all instances of an account, the terminated ones too until DynamoDB drops them.
 
         Consistent: what RunInstances has returned is there.
         """
@@ -206,16 +206,9 @@ class FleetTable:
             ),
             ConsistentRead=True,
         )
-        items = (decode_item(item) for page in pages for item in page["Items"])
-        return [_record(item) for item in items if item.get("expires_at", now_s) >= now_s]
+        return [_record(decode_item(item)) for page in pages for item in page["Items"]]
 
-    def instances_by_id(
-        self,
-        account_id: str,
-        instance_ids: Sequence[str],
-        *,
-        now_s: float,
-    ) -> list[InstanceRecord]:
+    def instances_by_id(self, account_id: str, instance_ids: Sequence[str]) -> list[InstanceRecord]:
         """Read these instances, in this order; those that are not there are left out."""
         found: dict[str, InstanceRecord] = {}
         wanted = list(dict.fromkeys(instance_ids))
@@ -224,9 +217,8 @@ class FleetTable:
             answer = self._client.batch_get_item(
                 RequestItems={self._name: {"Keys": keys, "ConsistentRead": True}}
             )
-            for item in map(decode_item, answer["Responses"][self._name]):
-                if item.get("expires_at", now_s) >= now_s:
-                    found[item["instance_id"]] = _record(item)
+            for record in map(_record, map(decode_item, answer["Responses"][self._name])):
+                found[record.instance_id] = record
             left = answer["UnprocessedKeys"].get(self._name)
             again = [decode_item(key)["sk"] for key in left["Keys"]] if left else []
             wanted = [key.removeprefix("INSTANCE#") for key in again] + wanted[_GET_ITEMS:]
@@ -234,7 +226,7 @@ class FleetTable:
 
     # --- the instances' lives --------------------------------------------------------------
 
-    def change_state(self, before: InstanceRecord, after: InstanceRecord, *, now_s: float) -> bool:
+    def change_state(self, before: InstanceRecord, after: InstanceRecord) -> bool:
         """Move an instance on to another state. Return False if it had moved on already."""
         changed = {
             "#state": after.state,
@@ -242,8 +234,8 @@ class FleetTable:
             "state_reason_message": after.state_reason_message,
             "terminated_at_s": after.terminated_at_s,
         }
-        if after.state == "terminated":
-            changed["expires_at"] = int(now_s) + TERMINATED_VISIBLE_S
+        if after.terminated_at_s is not None:
+            changed["expires_at"] = int(after.terminated_at_s) + TERMINATED_VISIBLE_S
         sets = ", ".join(f"{name} = :{name.lstrip('#')}" for name in changed)
         values = {f":{name.lstrip('#')}": value for name, value in changed.items()}
         try:

@@ -102,7 +102,7 @@ class SmallFleet:
 
     def records(self, account: str = ACCOUNT) -> list[InstanceRecord]:
         """Return what the table holds."""
-        return FleetTable(self.dynamodb, FLEET).instances(account, now_s=0)
+        return FleetTable(self.dynamodb, FLEET).instances(account)
 
     def items(self) -> list[dict[str, Any]]:
         """Return every item of the Fleet table as it stands there."""

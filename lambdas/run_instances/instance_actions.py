@@ -58,7 +58,7 @@ async def describe_instances(
     if parameters.get("DryRun"):
         raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
     now_s = services.now_s()
-    records = services.fleet.instances(call.account_id, now_s=now_s)
+    records = services.fleet.instances(call.account_id)
     describe_result(records, parameters, now_s=now_s)  # refuse bad parameters before asking nodes
     changed = await _ask_nodes(services, _named(records, parameters))
     current = [changed.get(record.instance_id, record) for record in records]
@@ -80,7 +80,7 @@ async def terminate_instances(
         raise MissingParameter("InstanceId")
     check_instance_ids(asked.instance_ids)
     now_s = services.now_s()
-    found = services.fleet.instances_by_id(call.account_id, asked.instance_ids, now_s=now_s)
+    found = services.fleet.instances_by_id(call.account_id, asked.instance_ids)
     before = chosen_records(found, asked.instance_ids, now_s=now_s)
     if asked.dry_run:
         raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
@@ -102,20 +102,19 @@ def _named(
 def _wish_gone(services: Services, record: InstanceRecord) -> InstanceRecord:
     """Record that the instance is to go, whatever else happens to it at the same moment."""
     while record.state not in {"shutting-down", "terminated"}:
-        now_s = services.now_s()
         wished = msgspec.structs.replace(
             record,
             state="shutting-down",
             state_reason_code="Client.UserInitiatedShutdown",
             state_reason_message="Client.UserInitiatedShutdown: User initiated shutdown",
         )
-        if services.fleet.change_state(record, wished, now_s=now_s):
+        if services.fleet.change_state(record, wished):
             return wished
-        current = services.fleet.instances_by_id(
-            record.account_id, [record.instance_id], now_s=now_s
-        )
+        current = services.fleet.instances_by_id(record.account_id, [record.instance_id])
         if not current:  # its launch was refused after all
-            return msgspec.structs.replace(wished, state="terminated", terminated_at_s=now_s)
+            return msgspec.structs.replace(
+                wished, state="terminated", terminated_at_s=services.now_s()
+            )
         record = current[0]
     return record
 
@@ -198,7 +197,7 @@ def _apply(
             state_reason_message=_reason(report),
             terminated_at_s=now_s if report.state == "terminated" else None,
         )
-        if services.fleet.change_state(record, after, now_s=now_s):
+        if services.fleet.change_state(record, after):
             changed[record.instance_id] = after
     return changed
 

@@ -26,7 +26,7 @@ from fleetcast.errors import (
 from fleetcast.selection import RankedRegion, rank_regions
 from lambdas.fleet_table import LaunchConflict, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
-from lambdas.run_instances.descriptions import Result, reservation_result
+from lambdas.run_instances.descriptions import Result, is_visible, reservation_result
 from lambdas.run_instances.launch_parameters import LaunchParameters, launch_parameters
 from lambdas.run_instances.placement import UnknownOutcome, Walk, Wanted
 
@@ -150,14 +150,13 @@ def _replay(
             f"The outcome of launch {reservation.reservation_id} is not known yet. Retry later "
             "with the same ClientToken."
         )
-    records = services.fleet.instances_by_id(
-        call.account_id, reservation.instance_ids, now_s=services.now_s()
-    )
+    records = services.fleet.instances_by_id(call.account_id, reservation.instance_ids)
     if all(record.state in {"shutting-down", "terminated"} for record in records):
         raise IdempotentInstanceTerminated(
             "The instances of this client token have been terminated."
         )
-    return records
+    now_s = services.now_s()
+    return [record for record in records if is_visible(record, now_s=now_s)]
 
 
 # --- placing -------------------------------------------------------------------------------

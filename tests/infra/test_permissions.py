@@ -92,9 +92,9 @@ def test_run_instances_may_do_to_the_fleet_table_exactly_what_it_does(
         placed = msgspec.structs.replace(RECORD, region="us-east-1", node="n1")
         fleet.finish_launch(RESERVATION, [placed], unplaced=[])
         fleet.reservation(RECORD.account_id, RECORD.reservation_id)
-        fleet.instances(RECORD.account_id, now_s=NOW_S)
-        fleet.instances_by_id(RECORD.account_id, [RECORD.instance_id], now_s=NOW_S)
-        fleet.change_state(placed, msgspec.structs.replace(placed, state="running"), now_s=NOW_S)
+        fleet.instances(RECORD.account_id)
+        fleet.instances_by_id(RECORD.account_id, [RECORD.instance_id])
+        fleet.change_state(placed, msgspec.structs.replace(placed, state="running"))
         fleet.drop_launch(RESERVATION, TOKEN)
     assert granted(template, "RunInstancesRole", "Fleet") == done
 

@@ -87,7 +87,7 @@ def placed_on(node: str, record: InstanceRecord) -> InstanceRecord:
 
 
 def stored(fleet: FleetTable) -> list[InstanceRecord]:
-    return sorted(fleet.instances(ACCOUNT, now_s=NOW_S), key=lambda record: record.instance_id)
+    return sorted(fleet.instances(ACCOUNT), key=lambda record: record.instance_id)
 
 
 def everything(dynamodb: DynamoDBClient) -> list[str]:
@@ -136,7 +136,7 @@ def test_the_same_token_in_two_accounts_stands_for_two_launches(fleet: FleetTabl
     others = [msgspec.structs.replace(one, account_id="999999999999") for one in instances_of(2)]
     reservation = msgspec.structs.replace(reservation_of(others), account_id="999999999999")
     fleet.begin_launch(reservation, others, token_of(others), now_s=NOW_S)
-    assert fleet.instances("999999999999", now_s=NOW_S) == others
+    assert fleet.instances("999999999999") == others
 
 
 @pytest.mark.parametrize("token", [True, False])
@@ -232,7 +232,7 @@ def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: Fl
     (record,) = instances_of(1)
     begin(fleet, [record])
     gone = msgspec.structs.replace(record, state="shutting-down")
-    assert fleet.change_state(record, gone, now_s=NOW_S)
+    assert fleet.change_state(record, gone)
     fleet.finish_launch(reservation_of([record]), [placed_on("n1", record)], unplaced=[])
     assert stored(fleet) == [placed_on("n1", gone)]
 
@@ -310,7 +310,7 @@ def test_instances_are_read_by_id_in_the_order_asked_for(fleet: FleetTable) -> N
     begin(fleet, records)
     wanted = [record.instance_id for record in reversed(records)]
     asked = [wanted[0], "i-0badbadbadbadbad0", *wanted]
-    found = fleet.instances_by_id(ACCOUNT, asked, now_s=NOW_S)
+    found = fleet.instances_by_id(ACCOUNT, asked)
     assert [record.instance_id for record in found] == wanted
 
 
@@ -336,7 +336,7 @@ def test_what_dynamodb_did_not_get_to_is_asked_for_again(
             {"RequestItems": {FLEET: {"Keys": [key], "ConsistentRead": True}}},
         )
         ids = [first.instance_id, second.instance_id]
-        assert fleet.instances_by_id(ACCOUNT, ids, now_s=NOW_S) == [first, second]
+        assert fleet.instances_by_id(ACCOUNT, ids) == [first, second]
 
 
 # --- an instance's life --------------------------------------------------------------------
@@ -347,23 +347,26 @@ def move(record: InstanceRecord, state: InstanceState) -> InstanceRecord:
     return msgspec.structs.replace(record, state=state, terminated_at_s=ended)
 
 
-def test_a_terminated_instance_is_there_for_an_hour(fleet: FleetTable) -> None:
-    (record,) = instances_of(1)
-    begin(fleet, [record])
-    gone = move(record, "terminated")
-    assert fleet.change_state(record, gone, now_s=NOW_S)
-    for seconds, expected in ((3_599, [gone]), (3_601, [])):
-        later_s = NOW_S + seconds
-        assert fleet.instances(ACCOUNT, now_s=later_s) == expected
-        assert fleet.instances_by_id(ACCOUNT, [gone.instance_id], now_s=later_s) == expected
+def test_only_a_terminated_instance_expires_and_an_hour_after_its_end(
+    dynamodb: DynamoDBClient, fleet: FleetTable
+) -> None:
+    first, second = instances_of(1, 2)
+    begin(fleet, [first, second], token=False)
+    gone = move(first, "terminated")
+    assert fleet.change_state(first, gone)
+    assert fleet.change_state(second, move(second, "shutting-down"))
+    assert fleet.instances_by_id(ACCOUNT, [gone.instance_id]) == [gone]
+    items = dynamodb.scan(TableName=FLEET)["Items"]
+    expiries = {item["sk"]["S"]: item["expires_at"]["N"] for item in items if "expires_at" in item}
+    assert expiries == {f"INSTANCE#{gone.instance_id}": str(int(NOW_S) + 3_600)}
 
 
 def test_an_instance_that_has_moved_on_is_not_moved_back(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
     begin(fleet, [record])
     gone = move(record, "shutting-down")
-    assert fleet.change_state(record, gone, now_s=NOW_S)
-    assert not fleet.change_state(record, move(record, "running"), now_s=NOW_S)
+    assert fleet.change_state(record, gone)
+    assert not fleet.change_state(record, move(record, "running"))
     assert stored(fleet) == [gone]
 
 
@@ -372,13 +375,13 @@ def test_news_of_an_older_attempt_changes_nothing(fleet: FleetTable) -> None:
     begin(fleet, [record])
     newer = msgspec.structs.replace(placed_on("n2", record), attempt=2)
     fleet.finish_launch(reservation_of([record]), [newer], unplaced=[])
-    assert not fleet.change_state(record, move(record, "terminated"), now_s=NOW_S)
+    assert not fleet.change_state(record, move(record, "terminated"))
     assert stored(fleet) == [newer]
 
 
 def test_a_state_of_an_instance_that_is_not_there_makes_no_record(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
-    assert not fleet.change_state(record, move(record, "running"), now_s=NOW_S)
+    assert not fleet.change_state(record, move(record, "running"))
     assert stored(fleet) == []
 
 

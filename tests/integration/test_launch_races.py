@@ -109,7 +109,7 @@ class Function:
         return await terminate_instances(self.services, self.call(), {"InstanceIds": list(names)})
 
     def records(self) -> list[InstanceRecord]:
-        return self.table.instances(ACCOUNT, now_s=self.now_s)
+        return self.table.instances(ACCOUNT)
 
     def fail_on(self, operation: str, *numbers: int) -> None:
         """Let these calls of an operation, counted from now, find no DynamoDB."""
@@ -260,7 +260,7 @@ async def test_a_termination_that_meets_a_change_of_state_is_recorded_all_the_sa
     def becomes_running(**_: object) -> None:
         if next(moves, False):
             running = msgspec.structs.replace(pending, state="running")
-            assert function.table.change_state(pending, running, now_s=function.now_s)
+            assert function.table.change_state(pending, running)
 
     events: Any = dynamodb.meta.events
     events.register("before-call.dynamodb.UpdateItem", becomes_running)
