@@ -98,9 +98,9 @@ def rank_regions(
     ranked = sorted(
         (_place(name, scores.get(name), now_s, max_score_age_s) for name in names), key=_order
     )
-    tied_n = _count_tied(ranked, tie_band)
+    tied_n = count_tied(ranked, tie_band)
     ranked[:tied_n] = sorted(ranked[:tied_n], key=lambda place: _shuffle_key(launch_id, place))
-    if _is_blind(ranked):
+    if is_blind(ranked):
         ranked.sort(key=lambda place: place.region != default_region)
     return ranked
 
@@ -127,7 +127,7 @@ def _order(place: RankedRegion) -> tuple[int, int, float, str]:
     return _FRESHEST_FIRST[place.freshness], place.missing_scored_signals, score, place.region
 
 
-def _count_tied(ranked: Sequence[RankedRegion], tie_band: float) -> int:
+def count_tied(ranked: Sequence[RankedRegion], tie_band: float) -> int:
     """Return how many regions, from the first on, are as good as the first: at least 1."""
     best = ranked[0]
     if best.score is None or tie_band <= 0:
@@ -149,7 +149,7 @@ def _shuffle_key(launch_id: str, place: RankedRegion) -> bytes:
     return hashlib.sha256(f"{launch_id}\n{place.region}".encode()).digest()
 
 
-def _is_blind(ranked: Sequence[RankedRegion]) -> bool:
+def is_blind(ranked: Sequence[RankedRegion]) -> bool:
     """Tell whether no region has telemetry among those that are as fresh as the freshest.
 
     Counted by the scored signals, not by the status: if CPU utilisation, which is not scored,

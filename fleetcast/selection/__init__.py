@@ -1,0 +1,35 @@
+"""Which regions to try, in which order, and what is said to somebody who asks beforehand.
+
+Launching and recommending go by one order, rank_regions. This package is pure: standard library
+and msgspec only.
+"""
+
+from fleetcast.selection.ranking import (
+    DEFAULT_TIE_BAND,
+    Freshness,
+    RankedRegion,
+    RegionScore,
+    rank_regions,
+)
+from fleetcast.selection.recommendation import (
+    Observation,
+    Recommendation,
+    RegionReport,
+    ScoredRegion,
+    recommend,
+    report_regions,
+)
+
+__all__ = [
+    "DEFAULT_TIE_BAND",
+    "Freshness",
+    "Observation",
+    "RankedRegion",
+    "Recommendation",
+    "RegionReport",
+    "RegionScore",
+    "ScoredRegion",
+    "rank_regions",
+    "recommend",
+    "report_regions",
+]
