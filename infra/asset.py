@@ -1,9 +1,9 @@
 """The functions' code as one Lambda asset, made without Docker.
 
-For Lambda: the dependencies as wheels of its platform, and beside them the core (the files of
-fleetcast/, none of its subpackages) and lambdas/. For the local emulator, which runs functions on
-this very Python, its packages are there already, and the asset is the code alone. The same inputs
-give the same bytes, and what was made once is taken again.
+For Lambda: the dependencies as wheels of its platform, and beside them the core (fleetcast/
+without the agent, the command line and the local stack) and lambdas/. For the local emulator,
+which runs functions on this very Python, its packages are there already, and the asset is the code
+alone. The same inputs give the same bytes, and what was made once is taken again.
 See docs/adr/0003-lambda-assets-without-docker.md.
 """
 
@@ -34,6 +34,7 @@ _WHEELS = (
 # for itself alone.
 _PIP_TRACES = ("bin", "*.dist-info/RECORD", "*.dist-info/REQUESTED", "*.dist-info/direct_url.json")
 _SOURCE_SUFFIXES = {".py", ".json"}
+_NOT_OF_THE_CORE = {"agent", "cli", "local"}
 
 
 class AssetBuildFailed(FleetcastError):
@@ -77,9 +78,11 @@ def build_function_asset(
 
 def _sources(project: Path) -> Iterator[Path]:
     """Yield the files that belong in the asset: the core's, and those of lambdas/."""
-    for path in (*(project / "fleetcast").glob("*"), *(project / "lambdas").rglob("*")):
-        if path.suffix in _SOURCE_SUFFIXES and path.is_file():
-            yield path
+    core = [one for one in (project / "fleetcast").iterdir() if one.name not in _NOT_OF_THE_CORE]
+    for root in (*core, project / "lambdas"):
+        for path in (root, *root.rglob("*")):
+            if path.suffix in _SOURCE_SUFFIXES and path.is_file():
+                yield path
 
 
 def _build_dependencies(requirements: Path, *, build_dir: Path) -> Path:

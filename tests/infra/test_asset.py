@@ -28,6 +28,7 @@ def project(tmp_path: Path) -> Path:
         "fleetcast/core.py": "",
         "fleetcast/core.json": "{}",
         "fleetcast/notes.txt": "",
+        "fleetcast/selection/ranking.py": "",
         "fleetcast/agent/daemon.py": "",
         "fleetcast/__pycache__/core.cpython-311.pyc": "",
         "lambdas/settings.py": "",
@@ -62,6 +63,7 @@ def test_an_asset_holds_the_core_and_the_functions_and_nothing_else(project: Pat
     assert set(contents(asset)) == {
         "fleetcast/core.py",
         "fleetcast/core.json",
+        "fleetcast/selection/ranking.py",
         "lambdas/settings.py",
         "lambdas/run_instances/handler.py",
         "lambdas/run_instances/model.json",
