@@ -14,6 +14,7 @@ import nats
 import nats.errors
 
 from fleetcast import messages
+from fleetcast.agent.tokens import SPARE_TOKENS
 from fleetcast.subjects import (
     NodeAction,
     RegionAction,
@@ -242,4 +243,13 @@ async def launch_subscriptions(server: NatsProcess) -> dict[str, list[ServerSubs
         subject: held
         for subject, held in by_subject.items()
         if subject.startswith("ec2.RunInstances.")
+    }
+
+
+async def promised_room(server: NatsProcess) -> dict[str, int]:
+    """Return the room promised at the server by subject; -1 for one that is not settled."""
+    held = await launch_subscriptions(server)
+    return {
+        subject: subs[0].tokens - SPARE_TOKENS if len(subs) == 1 and subs[0].max else -1
+        for subject, subs in held.items()
     }

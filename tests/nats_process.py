@@ -99,6 +99,11 @@ class NatsProcess:
             self._process.send_signal(signal.SIGKILL)
             await self._process.wait()
 
+    def hang(self) -> None:
+        """Stop it from doing anything, with all its connections open."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
     async def subscriptions(self, connection_name: str) -> dict[str, list[ServerSubscription]]:
         """Return what connections of that name are subscribed to, by subject."""
         connz = msgspec.json.decode(await self._monitor("/connz?subs=detail"), type=_Connz)

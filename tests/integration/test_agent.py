@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import resource
 import signal
-import stat
 from typing import TYPE_CHECKING
 
 import nats.errors
-import nkeys  # type: ignore[import-untyped] # it has no annotations
 import pytest
 
 from fleetcast import messages
-from fleetcast.agent.tokens import SPARE_TOKENS
 from fleetcast.subjects import NodeAction
 from tests.agent_parts import instance_id
 from tests.agent_process import (
@@ -26,6 +21,7 @@ from tests.agent_process import (
     AgentProcess,
     Requester,
     launch_subscriptions,
+    promised_room,
 )
 from tests.eventually import eventually
 from tests.nats_process import NatsProcess
@@ -47,20 +43,11 @@ async def requester(server: NatsProcess) -> AsyncIterator[Requester]:
         yield connected
 
 
-async def _promised(server: NatsProcess) -> dict[str, int]:
-    """Return the room promised at the server by subject; -1 for one that is not settled."""
-    held = await launch_subscriptions(server)
-    return {
-        subject: subs[0].tokens - SPARE_TOKENS if len(subs) == 1 and subs[0].max else -1
-        for subject, subs in held.items()
-    }
-
-
 async def test_a_ready_agent_is_armed_for_every_type_and_its_zone(
     tmp_path: Path, server: NatsProcess
 ) -> None:
     async with AgentProcess(tmp_path, server.url):
-        promised = await _promised(server)
+        promised = await promised_room(server)
         assert len(promised) == 14  # t3 has seven sizes
         assert promised[MEDIUM] == promised[MEDIUM_IN_ZONE] == 4
         assert promised[LARGEST] == 1
@@ -75,7 +62,7 @@ async def test_a_full_node_leaves_all_its_subjects_and_a_termination_brings_it_b
         assert await requester.nobody_has_room("t3.nano")
         terminated = await requester.instances(NodeAction.TERMINATE, 1)
         assert terminated == {instance_id(1): "shutting-down"}
-        await eventually(lambda: _promised(server), lambda held: held.get(LARGEST) == 1)
+        await eventually(lambda: promised_room(server), lambda held: held.get(LARGEST) == 1)
         assert await requester.accepted(2) == (instance_id(2),)
         assert await requester.inventory() == {
             instance_id(1): "terminated",
@@ -122,7 +109,7 @@ async def test_an_expired_request_launches_nothing_and_its_token_is_renewed(
         for number in range(1, 5):
             with pytest.raises(nats.errors.TimeoutError):
                 await requester.launch(number, lasts_ms=-1, timeout_s=0.1)
-        await eventually(lambda: _promised(server), lambda held: held.get(MEDIUM) == 4)
+        await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM) == 4)
         assert await requester.inventory() == {}
 
 
@@ -186,6 +173,16 @@ async def test_sigterm_is_heeded_while_the_server_is_away(
         assert await agent.exit_code() == 0
 
 
+async def test_sigterm_is_heeded_while_the_server_hangs(
+    tmp_path: Path, server: NatsProcess
+) -> None:
+    async with AgentProcess(tmp_path, server.url) as agent:
+        server.hang()
+        agent.signal(signal.SIGTERM)
+        assert await agent.exit_code() == 0
+        assert agent.logs[-1]["message"] == "left without the last answers"
+
+
 # --- crashes -------------------------------------------------------------------------------
 
 
@@ -197,7 +194,7 @@ async def test_what_was_accepted_survives_kill_9(
     async with AgentProcess(tmp_path, server.url):
         held = dict.fromkeys(map(instance_id, (1, 2, 3)), "running")
         await eventually(requester.inventory, lambda states: states == held)
-        assert (await _promised(server))[MEDIUM] == 1
+        assert (await promised_room(server))[MEDIUM] == 1
         assert await requester.accepted(1, 2, 3) == tuple(held)
         assert await requester.accepted(4) == (instance_id(4),)
 
@@ -247,7 +244,7 @@ async def test_after_a_server_restart_every_limit_is_right_again(
         await agent.says("reconnected to NATS")
         # Two vCPU are in use: every size but 2xlarge.
         promised = await eventually(
-            lambda: _promised(server), lambda held: len(held) == 12 and min(held.values()) > 0
+            lambda: promised_room(server), lambda held: len(held) == 12 and min(held.values()) > 0
         )
         assert promised[MEDIUM] == promised[MEDIUM_IN_ZONE] == 3
         await requester.reaches_the_node_again()
@@ -283,150 +280,8 @@ async def test_the_server_dying_in_a_storm_leaves_an_agent_that_serves(
         await asyncio.gather(*asking, return_exceptions=True)
         await requester.reaches_the_node_again()
         room = (await requester.capacity()).room.get("t3.medium", 0)
-        await eventually(lambda: _promised(server), lambda held: held.get(MEDIUM, 0) >= room)
+        await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM, 0) >= room)
         await requester.instances(NodeAction.TERMINATE, *range(1, 201))
-        await eventually(lambda: _promised(server), lambda held: held.get(MEDIUM) == 4)
+        await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM) == 4)
         # Its request is handled by a subscription that both sides know.
         assert await requester.accepted(1001) == (instance_id(1001),)
-
-
-# --- what ends it --------------------------------------------------------------------------
-
-
-async def _refuses_to_start(agent: AgentProcess, *words: str) -> None:
-    await agent.start()
-    assert await agent.exit_code() == 1
-    (line,) = agent.logs
-    assert line["level"] == "CRITICAL"
-    for word in words:
-        assert word in line["why"]
-
-
-async def test_a_server_that_is_not_there_ends_it_with_one_clear_line(tmp_path: Path) -> None:
-    agent = AgentProcess(tmp_path, "nats://127.0.0.1:9")
-    await _refuses_to_start(agent, "can't connect", "nats://127.0.0.1:9")
-
-
-@pytest.mark.parametrize(
-    "credentials",
-    [
-        None,
-        "no credentials",
-        "-----BEGIN USER NKEY SEED-----\nSUAAA\n------END USER NKEY SEED------\n",
-        "-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n",
-    ],
-)
-async def test_a_credentials_file_that_is_none_ends_it_with_one_clear_line(
-    tmp_path: Path, server: NatsProcess, credentials: str | None
-) -> None:
-    path = tmp_path / "node.creds"
-    if credentials is not None:
-        path.write_text(credentials, encoding="utf-8")
-    agent = AgentProcess(tmp_path, server.url, **{"nats.credentials_file": str(path)})
-    await _refuses_to_start(agent, "nats.credentials_file", str(path))
-
-
-@pytest.mark.parametrize("seed", [None, "SUAAA"])
-async def test_credentials_that_the_server_refuses_end_it_with_one_clear_line(
-    tmp_path: Path, seed: str | None
-) -> None:
-    new_seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    known = nkeys.from_seed(bytearray(new_seed)).public_key.decode()
-    credentials = tmp_path / "node.creds"
-    credentials.write_text(
-        "-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed or new_seed.decode()}\n"
-        "------END USER NKEY SEED------\n",
-        encoding="utf-8",
-    )
-    async with NatsProcess(
-        tmp_path, f"authorization: {{ users: [{{ nkey: {known} }}] }}"
-    ) as server:
-        agent = AgentProcess(tmp_path, server.url, **{"nats.credentials_file": str(credentials)})
-        await _refuses_to_start(agent, "NATS can't be used" if seed else "can't connect")
-        assert new_seed.decode() not in str(agent.logs)
-
-
-async def test_a_wrong_configuration_ends_it_naming_the_key(
-    tmp_path: Path, server: NatsProcess
-) -> None:
-    await _refuses_to_start(AgentProcess(tmp_path, server.url, families=["t33"]), "families[0]")
-    (tmp_path / "file").touch()
-    wrong_dir = AgentProcess(tmp_path, server.url, state_dir=str(tmp_path / "file" / "state"))
-    await _refuses_to_start(wrong_dir, "state_dir")
-
-
-async def test_a_second_agent_on_the_same_state_ends(tmp_path: Path, server: NatsProcess) -> None:
-    async with AgentProcess(tmp_path, server.url):
-        await _refuses_to_start(AgentProcess(tmp_path, server.url), "locked")
-
-
-@pytest.mark.parametrize("denied", ["ec2.RunInstances.>", "ec2.node.>"])
-async def test_a_subject_that_the_server_refuses_ends_it(tmp_path: Path, denied: str) -> None:
-    config = f"""
-        authorization {{ users: [{{ user: agent, password: x, permissions: {{
-            publish: "_INBOX.>", subscribe: {{ allow: ">", deny: "{denied}" }} }} }}] }}
-        no_auth_user: agent
-    """
-    async with NatsProcess(tmp_path, config) as server:
-        agent = AgentProcess(tmp_path, server.url)
-        await agent.start()
-        assert await agent.exit_code() == 1
-        last = agent.logs[-1]
-        assert last["level"] == "CRITICAL"
-        assert denied.removesuffix(">").lower() in last["why"].lower()
-
-
-async def test_a_reply_that_the_server_refuses_does_not_end_it(tmp_path: Path) -> None:
-    config = """
-        authorization { users: [
-            { user: agent, password: x, permissions: {
-                publish: "_INBOX.>", subscribe: ["ec2.>"] } },
-            { user: requester, password: x } ] }
-        no_auth_user: agent
-    """
-    async with NatsProcess(tmp_path, config) as server, AgentProcess(tmp_path, server.url) as agent:
-        url = server.url.replace("nats://", "nats://requester:x@")
-        async with await Requester.connect(url) as requester:
-            await requester.connection.publish(
-                "ec2.region.us-east-1.Inventory",
-                messages.encode(messages.RegionRequest()),
-                reply="not.an.inbox",
-            )
-            await agent.says("NATS error")
-            assert await requester.accepted(1) == (instance_id(1),)
-
-
-async def test_an_agent_whose_disk_is_full_says_node_fault_and_leaves_its_subjects(
-    tmp_path: Path, server: NatsProcess, requester: Requester
-) -> None:
-    async with AgentProcess(tmp_path, server.url) as agent:
-        assert await requester.accepted(1)
-        await agent.says("instance running")
-        resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, 0))
-        reply = await requester.launch(2)
-        assert isinstance(reply, messages.Rejected)
-        assert reply.reason == "node_fault"
-        await eventually(lambda: launch_subscriptions(server), lambda held: not held)
-        assert (await requester.capacity()).closed
-        # It goes on answering for what it holds.
-        assert await requester.inventory() == {instance_id(1): "running"}
-
-
-async def test_its_state_is_for_its_own_user_only(tmp_path: Path, server: NatsProcess) -> None:
-    async with AgentProcess(tmp_path, server.url):
-        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
-
-
-async def test_hostile_requests_leave_an_agent_that_serves(
-    tmp_path: Path, server: NatsProcess, requester: Requester
-) -> None:
-    async with AgentProcess(tmp_path, server.url) as agent:
-        connection = requester.connection
-        for payload in (b"", b"\xff", b"[" * 100_000, b'{"v":1,"x":' + b"{" * 50_000):
-            for subject in (MEDIUM, "ec2.node.us-east-1.n1.Terminate", "ec2.region.us-east-1.X"):
-                await connection.publish(subject, payload, reply="_INBOX.nobody")
-                await connection.publish(subject, payload, headers={"Fleetcast-Attempt": "x" * 999})
-        await eventually(lambda: _promised(server), lambda held: held.get(MEDIUM) == 4)
-        assert await requester.accepted(1, 2, 3, 4) == tuple(map(instance_id, (1, 2, 3, 4)))
-        assert not [one for one in agent.logs if one["level"] in {"ERROR", "CRITICAL"}]
