@@ -40,7 +40,7 @@ OTHER_PRODUCTS: list[tuple[dict[str, str], float]] = [
 ]
 
 
-def decode(target: str, body: bytes, region: str) -> Call:
+def decode(target: str, body: bytes, region: str, *, at_s: float) -> Call:
     """Decode a JSON body; the action stands in the X-Amz-Target header."""
     parameters: dict[str, Any] = msgspec.json.decode(body or b"{}")
     return Call(
@@ -52,14 +52,15 @@ def decode(target: str, body: bytes, region: str) -> Call:
             for entry in parameters.get("Filters", [])
             if entry["Field"] == "instanceType"
         ),
+        at_s=at_s,
     )
 
 
 def answer(call: Call, scenario: Scenario) -> Answer:
     """Answer a call from the scenario."""
-    if call.action != "GetProducts":
-        return error("UnknownOperationException", f"no operation {call.action}")
     failure = scenario.failure_of(call)
+    if call.action != "GetProducts" or failure == "invalid_action":
+        return error("UnknownOperationException", f"no operation {call.action}")
     products = [] if failure == "nothing" else list(_products(call, scenario))
     size = min(scenario.page_size, int(call.parameters.get("MaxResults", MAX_RESULTS)))
     page, token = page_of(products, call, size=size, first_empty=failure == "empty_page")

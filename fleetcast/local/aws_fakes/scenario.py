@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 
 from fleetcast.errors import InvalidConfiguration
+from fleetcast.local.aws_fakes.movement import Movement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +18,13 @@ FailureKind: TypeAlias = Literal[
     "throttled",  # HTTP 503 with a body that is neither XML nor JSON
     "access_denied",
     "timeout",  # never answered
+    "invalid_action",  # the endpoint doesn't know the action, as in regions without the feature
     "nothing",  # a good answer that holds nothing
     "empty_page",  # a first page that holds nothing, and a token that leads on
 ]
+
+
+PlacementScore: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10)]
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,13 +52,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the fakes know.
+    """Everything that the fakes know, by region, then instance type.
 
-    prices: by region, then instance type. page_size: entries an answer at most, >= 1.
-    latency_s: seconds that each call of an action takes, by action.
+    spot_placement: a pool scores as its likeliest type. spot_placement_configurations: how many
+    may be asked for in 24 hours. capacity_blocks: how many can be bought that start in each week
+    from now; a region that isn't there offers none to anybody. movement: None: nothing moves.
+    page_size: entries an answer at most, >= 1. latency_s: seconds that each call of an action
+    takes, by action.
     """
 
     prices: dict[str, dict[str, Prices]] = {}
+    spot_placement: dict[str, dict[str, PlacementScore]] = {}
+    spot_placement_configurations: int | None = None
+    capacity_blocks: dict[str, dict[str, tuple[int, ...]]] = {}
+    movement: Movement | None = None
     page_size: Annotated[int, msgspec.Meta(ge=1)] = 100
     latency_s: dict[str, float] = {}
     failures: list[Failure] = []

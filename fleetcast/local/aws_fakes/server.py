@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
@@ -26,11 +27,16 @@ class AwsFakes:
     """A running server; a context manager.
 
     scenario: what to answer, asked anew for each call, so that it may change meanwhile.
+    clock_s: epoch seconds; what moves, moves by it.
     """
 
-    def __init__(self, scenario: Callable[[], Scenario]) -> None:
+    def __init__(
+        self, scenario: Callable[[], Scenario], *, clock_s: Callable[[], float] = time.time
+    ) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()  # by action and region
         self._scenario = scenario
+        self._clock_s = clock_s
+        self._ec2 = ec2.Ec2()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._server = _Server(self)
@@ -64,9 +70,11 @@ class AwsFakes:
         if scope is None:
             return ec2.error("AuthFailure", "The request is not signed.")
         region = scope["region"]
+        now_s = self._clock_s()
         if scope["service"] == "pricing":
-            return self._answer(pricing.decode(target, body, region), pricing.answer, pricing.error)
-        return self._answer(ec2.decode(body, region), ec2.answer, ec2.error)
+            call = pricing.decode(target, body, region, at_s=now_s)
+            return self._answer(call, pricing.answer, pricing.error)
+        return self._answer(ec2.decode(body, region, at_s=now_s), self._ec2.answer, ec2.error)
 
     def _answer(
         self,
@@ -116,6 +124,12 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             self.close_connection = True
             return
+        try:
+            self._send(answer)
+        except ConnectionError:  # the client has given up, as it is made to by latency
+            self.close_connection = True
+
+    def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
