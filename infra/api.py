@@ -10,6 +10,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from infra.config import FleetConfig
+from infra.gateway_errors import answer_as_ec2_does
 from infra.log_groups import create_log_group
 
 # Who asked and how it went. Never the body or the query string: they hold user data.
@@ -64,4 +65,5 @@ class Ec2Api(Construct):
         integration = apigateway.LambdaIntegration(run_instances, allow_test_invoke=False)
         for method in ("POST", "GET"):
             api.root.add_method(method, integration)
+        answer_as_ec2_does(api)
         self.url = api.url
