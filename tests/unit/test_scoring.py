@@ -12,12 +12,15 @@ import pytest
 from fleetcast.errors import InvalidSignal, InvalidWeights
 from fleetcast.scoring import (
     DEFAULT_WEIGHTS,
+    OPTIONAL_WEIGHTS,
     SCALES,
     PriceTrend,
     RegionSignals,
     SignalReadings,
     Weights,
     capacity_block_trend,
+    observed_block_trend,
+    price_change_per_week,
     price_trend,
     score_terms,
     simple_score,
@@ -125,6 +128,28 @@ def test_an_absent_weight_is_refused_by_its_key() -> None:
         Weights.from_mapping(weights)
 
 
+def test_what_is_scored_only_on_request_may_be_absent_and_then_has_no_weight() -> None:
+    six = {name: share for name, share in _weights().items() if name not in OPTIONAL_WEIGHTS}
+
+    assert Weights.from_mapping(six) == DEFAULT_WEIGHTS
+    assert {getattr(DEFAULT_WEIGHTS, name) for name in OPTIONAL_WEIGHTS} == {0}
+
+
+def test_room_on_the_fleets_nodes_counts_once_it_has_weight() -> None:
+    weights = Weights.from_mapping(_weights(spot_placement=0, fleet_capacity=0.25))
+    room, none = RegionSignals(fleet_capacity=10), RegionSignals()
+
+    assert weighted_score(none, weights) - weighted_score(room, weights) == 0.125
+    assert weighted_score(none) == weighted_score(room)
+
+
+def test_a_price_that_rises_counts_once_its_trend_has_weight() -> None:
+    weights = Weights.from_mapping(_weights(spot_placement=0, spot_price_trend=0.25))
+    rising, falling = RegionSignals(spot_price_trend=0.5), RegionSignals(spot_price_trend=-0.5)
+
+    assert weighted_score(rising, weights) - weighted_score(falling, weights) == 0.125
+
+
 @pytest.mark.parametrize("excess", [0.01, -0.01, 2e-6])
 def test_weights_that_do_not_sum_to_one_are_refused(excess: float) -> None:
     with pytest.raises(InvalidWeights, match="sum to"):
@@ -160,8 +185,12 @@ def test_a_reading_that_is_no_finite_number_is_refused_by_name(value: object) ->
 def test_trends_and_the_simple_score_refuse_what_is_no_finite_number(value: float) -> None:
     with pytest.raises(InvalidSignal, match="price"):
         price_trend([1.0, value])
-    with pytest.raises(InvalidSignal, match="weekly count"):
+    with pytest.raises(InvalidSignal, match="price"):
+        price_change_per_week({0.0: 1.0, 1.0: value})
+    with pytest.raises(InvalidSignal, match="count of offers"):
         capacity_block_trend([1.0, value])
+    with pytest.raises(InvalidSignal, match="count of offers"):
+        observed_block_trend({0: 1.0, 1: value})
     with pytest.raises(InvalidSignal, match="queue_depth"):
         simple_score(value, 0, 0, 0)
 
@@ -197,7 +226,7 @@ def test_what_was_read_is_kept_and_zero_is_a_reading() -> None:
     ids=str,
 )
 def test_telemetry_status_and_missing_signals(
-    readings: dict[str, float], status: str, missing: int
+    readings: dict[str, Any], status: str, missing: int
 ) -> None:
     observed = SignalReadings(**readings)
     assert (observed.telemetry_status, observed.missing_scored_signals) == (status, missing)
@@ -207,6 +236,24 @@ def test_the_simple_score_of_readings_counts_what_is_missing() -> None:
     read = SignalReadings(queue_depth=3, gpu_utilization=42.5, running_jobs=2)
     assert simple_score_of(read) == 82.5
     assert simple_score_of(SignalReadings(queue_depth=5, running_jobs=0)) == 1050
+
+
+def test_a_cluster_that_is_scaled_to_zero_ties_with_a_saturated_one() -> None:
+    saturated = SignalReadings(
+        queue_depth=3, running_jobs=2, gpu_utilization=100, cpu_utilization=100
+    )
+    scaled_to_zero = SignalReadings(
+        queue_depth=3,
+        running_jobs=2,
+        not_offered=frozenset({"gpu_utilization", "cpu_utilization"}),
+    )
+
+    assert scaled_to_zero.telemetry_status == "complete"
+    assert scaled_to_zero.missing_scored_signals == 0
+    assert simple_score_of(scaled_to_zero) == simple_score_of(saturated)
+    assert weighted_score(with_worst_for_missing(scaled_to_zero)) == weighted_score(
+        with_worst_for_missing(saturated)
+    )
 
 
 # --- trends beyond the reference -----------------------------------------------------------
@@ -219,3 +266,26 @@ def test_a_price_that_falls_is_falling() -> None:
 def test_a_gentle_growth_of_capacity_blocks_is_not_clamped() -> None:
     # Weekly 10, 11, … 35: slope 1, mean 22.5, so half the span brings 13 of 22.5.
     assert capacity_block_trend(range(10, 36)) == round(13 / 22.5, 4)
+
+
+def test_a_price_changes_by_time_not_by_sample() -> None:
+    # All on one line, seen more often at first: a seventh of a dollar a day.
+    days = (0.0, 0.1, 0.2, 0.3, 3.5)
+    prices = {day * 86_400: 1 + day / 7 for day in days}
+
+    mean = 1 + sum(days) / len(days) / 7
+    assert price_change_per_week(prices) == round(1 / mean, 4)
+
+
+@pytest.mark.parametrize("prices", [{}, {5.0: 1.0}, {0.0: 0.0, 1.0: 0.0}])
+def test_a_price_seen_less_than_twice_has_not_changed(prices: dict[float, float]) -> None:
+    assert price_change_per_week(prices) == 0
+
+
+def test_days_without_a_count_are_passed_over_in_a_trend() -> None:
+    daily = {day: 10.0 + day for day in range(20)}
+    gaps = {day: count for day, count in daily.items() if day not in {4, 5, 6, 13}}
+    # Slope 1, mean 19.5, half of 20 days.
+    assert observed_block_trend(daily) == round(10 / 19.5, 4)
+    assert observed_block_trend(gaps) == pytest.approx(10 / 19.5, abs=0.02)
+    assert observed_block_trend({}) == 0

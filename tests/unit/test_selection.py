@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fleetcast.errors import InvalidConfiguration, InvalidSignal
 from fleetcast.scoring import (
+    OBSERVED_SIGNALS,
     SignalReadings,
     TelemetryStatus,
     weighted_score,
@@ -244,7 +245,7 @@ REGIONS = ("a", "b", "c", "d", "e")
 values = st.one_of(st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.floats(0, 100))
 readings = st.builds(
     SignalReadings,
-    **dict.fromkeys(SignalReadings.__struct_fields__, st.none() | values),
+    **dict.fromkeys(OBSERVED_SIGNALS, st.none() | values),
 )
 ages_s = st.sampled_from([0.0, 60.0, 900.0, 901.0, 5000.0, -5000.0])
 
@@ -304,7 +305,7 @@ def test_every_region_is_ranked_once_in_an_order_that_input_order_does_not_chang
     st.sampled_from(REGIONS),
     launch_ids,
     st.sampled_from(REGIONS),
-    st.sampled_from(SignalReadings.__struct_fields__),
+    st.sampled_from(OBSERVED_SIGNALS),
 )
 def test_a_signal_that_fails_never_improves_the_rank_of_its_region(
     observed: dict[str, tuple[SignalReadings, float]],

@@ -150,7 +150,7 @@ def test_a_wrong_value_is_told_with_its_variable_and_what_would_be_right(
 def test_weights_that_do_not_sum_to_one_are_refused() -> None:
     half = dict.fromkeys(Weights.__struct_fields__, 0.5)
     variables = environment() | {"FLEETCAST_WEIGHTS": msgspec.json.encode(half).decode()}
-    with pytest.raises(InvalidConfiguration, match=r"^FLEETCAST_WEIGHTS: .* sum to 3"):
+    with pytest.raises(InvalidConfiguration, match=r"^FLEETCAST_WEIGHTS: .* sum to 4"):
         decode_settings(ScoreRegionsSettings, variables)
 
 
