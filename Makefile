@@ -1,7 +1,6 @@
 # `make` lists the targets. Everything made here stays inside the project folder.
 
 PYTHON ?= python3
-FLEET ?=
 
 RUN := .venv/bin/python
 VENV := .venv/complete
@@ -32,10 +31,10 @@ demo: $(VENV) $(NODE) ## run the whole system here, drive it with an EC2 client,
 	@$(RUN) -m fleetcast.local demo
 
 local: $(VENV) $(NODE) ## start the local stack and stay until Ctrl-C (FLEET=region=3x8vcpu/32GiB,...)
-	@$(RUN) -m fleetcast.local run $(if $(FLEET),--fleet '$(FLEET)')
+	@$(RUN) -m fleetcast.local run
 
 local-up: $(VENV) $(NODE) ## start the local stack in the background; returns when it answers
-	@$(RUN) -m fleetcast.local up $(if $(FLEET),--fleet '$(FLEET)')
+	@$(RUN) -m fleetcast.local up
 
 local-down: $(VENV) ## stop the local stack that local-up started
 	@$(RUN) -m fleetcast.local down

@@ -37,6 +37,7 @@ _fleet_option = click.option(
     "--fleet",
     callback=_check_fleet,
     default=DEFAULT_FLEET,
+    envvar="FLEET",  # as make passes it on
     show_default=True,
     help="The nodes: REGION=COUNTxSIZE, joined by commas.",
 )

@@ -29,6 +29,7 @@ OWN_INSTANCE_TYPES: Final = (
     InstanceType(name="m8a.small", vcpu=1, memory_mib=2048),
 )
 DEFAULT_FLEET: Final = "us-east-1=3x8vcpu/32GiB,eu-west-1=1x8vcpu/32GiB"
+MAX_NODES: Final = 100  # each is a process of some 40 MB
 
 _MIB_PER_UNIT: Final = {"MiB": 1, "GiB": 1024}
 _SIZE: Final = re.compile(r"([1-9]\d*)vcpu/([1-9]\d*)(MiB|GiB)")
@@ -85,6 +86,10 @@ def parse_fleet(text: str, *, key: str = "FLEET") -> tuple[NodeGroup, ...]:
             raise InvalidConfiguration(
                 key, str(problem), expected="a region such as us-east-1"
             ) from problem
+        if sum(nodes_by_region.values()) + int(count) > MAX_NODES:
+            raise InvalidConfiguration(
+                key, "has too many nodes", expected=f"at most {MAX_NODES} in all"
+            )
         first = nodes_by_region.get(region, 0) + 1
         nodes_by_region[region] = first + int(count) - 1
         groups.append(

@@ -74,6 +74,7 @@ def test_what_is_written_is_what_is_read(written: list[tuple[str, int, int, int]
         ("us-east-1=3x8vcpu/32GB", "'8vcpu/32GB' is no node size"),
         ("us-east-1=3x8vcpu", "'8vcpu' is no node size"),
         ("us-east-1=3x8vcpu/1.5GiB", "'8vcpu/1.5GiB' is no node size"),
+        ("lab=60x1vcpu/1GiB,edge=41x1vcpu/1GiB", "has too many nodes; expected at most 100"),
         ("US=3x8vcpu/32GiB", "region 'US' may hold only"),
         ("us.east=3x8vcpu/32GiB", "region 'us.east' may hold only"),
     ],
