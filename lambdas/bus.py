@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 import nkeys  # type: ignore[import-untyped] # it ships no types
-from nats.aio.client import Client, RawCredentials
+from nats.aio.client import NO_RESPONDERS_STATUS, Client, RawCredentials
+from nats.js.api import Header
 
 from fleetcast.errors import FleetcastError
 from fleetcast.nats_access import is_credentials_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from nats.aio.subscription import Subscription
 
     from lambdas.settings import Region
 
@@ -78,7 +81,8 @@ class Bus:
     """Asks regions over NATS.
 
     credentials: returns the text of a NATS credentials file by its secret's name, or raises
-    CredentialsUnreadable; called when a connection is made. clock_s: monotonic seconds.
+    CredentialsUnreadable; called when a connection is made. client_name: what the servers'
+    monitoring shows. clock_s: monotonic seconds.
     """
 
     def __init__(
@@ -86,10 +90,12 @@ class Bus:
         regions: Mapping[str, Region],
         credentials: Callable[[str], str],
         *,
+        client_name: str = "fleetcast-run-instances",
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._regions = regions
         self._credentials = credentials
+        self._client_name = client_name
         self._clock_s = clock_s
         self._links = {name: _Link() for name in regions}
 
@@ -109,13 +115,51 @@ class Bus:
         from then. Raises NoResponders, Unreachable or NoAnswer.
         """
         client = await self._client(region)
-        try:
+        with self._errors_told(region, timeout_s):
             message = await client.request(
                 subject,
                 payload,
                 timeout=timeout_s,
                 headers=dict(headers()) if headers else None,
             )
+        return message.data
+
+    async def gather(
+        self,
+        region: str,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        expected: int | None = None,
+    ) -> list[bytes]:
+        """Send a request to all who listen in a region; return their replies as they came.
+
+        expected: with so many replies it is done; None: it waits the whole time, for nobody knows
+        how many will come. There may be fewer: who is silent is for the caller to find out.
+        Raises as `ask`, NoAnswer if nobody at all has replied in time.
+        """
+        client = await self._client(region)
+        with self._errors_told(region, timeout_s):
+            inbox = await client.subscribe(client.new_inbox())
+            await client.publish(subject, payload, reply=inbox.subject)
+            try:
+                return await _replies(inbox, expected=expected, timeout_s=timeout_s)
+            finally:
+                with contextlib.suppress(nats.errors.Error):  # a closed connection has forgotten it
+                    await inbox.unsubscribe()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for link in self._links.values():
+            if link.client is not None:
+                await _close(link.client)
+
+    @contextlib.contextmanager
+    def _errors_told(self, region: str, timeout_s: float) -> Iterator[None]:
+        """Raise what NATS raises as what it means."""
+        try:
+            yield
         except nats.errors.NoRespondersError as error:
             raise NoResponders(region, "nobody listens") from error
         except (
@@ -127,13 +171,6 @@ class Bus:
         except (nats.errors.Error, OSError) as error:
             self._links[region].used_at_s = -math.inf  # the socket may be the reason
             raise NoAnswer(region, f"no answer within {timeout_s:g} s") from error
-        return message.data
-
-    async def close(self) -> None:
-        """Close every connection."""
-        for link in self._links.values():
-            if link.client is not None:
-                await _close(link.client)
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
@@ -172,7 +209,7 @@ class Bus:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):  # nats-py can hang in a handshake
                 await client.connect(
                     settings.nats_url,
-                    name="fleetcast-run-instances",
+                    name=self._client_name,
                     user_credentials=credentials,
                     connect_timeout=_CONNECT_TIMEOUT_S,
                     # A client that reconnects sends what it has buffered, long after the caller
@@ -200,6 +237,22 @@ class Bus:
         if not is_credentials_file(text):
             raise Unreachable(region, f"secret {secret} holds no NATS credentials file")
         return RawCredentials(text)
+
+
+async def _replies(inbox: Subscription, *, expected: int | None, timeout_s: float) -> list[bytes]:
+    replies: list[bytes] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            while expected is None or len(replies) < expected:
+                message = await inbox.next_msg(timeout=None)
+                if (message.headers or {}).get(Header.STATUS) == NO_RESPONDERS_STATUS:
+                    raise nats.errors.NoRespondersError
+                replies.append(message.data)
+    except (TimeoutError, nats.errors.ConnectionClosedError) as error:
+        if not replies:
+            # It has been sent: a connection that is closed by now doesn't make it undone.
+            raise nats.errors.TimeoutError from error
+    return replies
 
 
 async def _answers(client: Client) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING
 
 import nkeys  # type: ignore[import-untyped] # it ships no types
 import pytest
-from nats.aio.client import Client
 
 from lambdas.bus import Bus, CredentialsUnreadable, NoAnswer, NoResponders, Unreachable
 from lambdas.settings import Region
+from tests.bus_parts import BUS_NAME, REGION, Clock, bus_to, closing, listener
 from tests.captured_logs import captured_logs
 from tests.eventually import eventually
 from tests.nats_process import NatsProcess
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from nats.aio.msg import Msg
 
-REGION = "us-east-1"
-BUS_NAME = "fleetcast-run-instances"
 CREDENTIALS = """
 -----BEGIN NATS USER JWT-----
 eyJ0eXAiOiJKV1QiLCJhbGciOiJlZDI1NTE5LW5rZXkifQ.e30.c2lnbmVk
@@ -36,22 +32,6 @@ eyJ0eXAiOiJKV1QiLCJhbGciOiJlZDI1NTE5LW5rZXkifQ.e30.c2lnbmVk
 {seed}
 ------END USER NKEY SEED------
 """
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def no_credentials(name: str) -> str:
-    raise AssertionError(f"asked for {name}")
-
-
-def bus_to(url: str, clock: Clock | None = None) -> Bus:
-    regions = {REGION: Region(name=REGION, nats_url=url)}
-    return Bus(regions, no_credentials, clock_s=clock) if clock else Bus(regions, no_credentials)
 
 
 def bus_with_secret(url: str, read: Callable[[str], str]) -> Bus:
@@ -64,34 +44,6 @@ def bus_with_secret(url: str, read: Callable[[str], str]) -> Bus:
 async def server(tmp_path: Path) -> AsyncIterator[NatsProcess]:
     async with NatsProcess(tmp_path) as running:
         yield running
-
-
-@contextlib.asynccontextmanager
-async def listener(url: str, *, silent: bool = False) -> AsyncIterator[list[Msg]]:
-    """Listen to everything under `ask.`, answer with what was asked, and give what came."""
-    heard: list[Msg] = []
-    client = Client()
-    await client.connect(url, name="listener", allow_reconnect=False)
-
-    async def hear(message: Msg) -> None:
-        heard.append(message)
-        if not silent:
-            await message.respond(message.data)
-
-    await client.subscribe("ask.>", cb=hear)
-    await client.flush()
-    try:
-        yield heard
-    finally:
-        await client.close()
-
-
-@contextlib.asynccontextmanager
-async def closing(bus: Bus) -> AsyncIterator[Bus]:
-    try:
-        yield bus
-    finally:
-        await bus.close()
 
 
 # --- how a request ends --------------------------------------------------------------------
