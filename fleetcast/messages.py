@@ -34,6 +34,7 @@ LaunchId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^r-[0-9a-f]{8,17}\Z"
 Attempt: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 LaunchIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 EpochMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Percent: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
@@ -173,11 +174,24 @@ class RegionRequest(Message, frozen=True, kw_only=True):
     """Asks every agent of a region for its CapacityReply or its InstancesReply."""
 
 
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy a node is: its host's utilisation of late, and what it runs.
+
+    None: not measured, as GPUs are by a driver only.
+    """
+
+    cpu_utilization: Percent | None = None
+    memory_utilization: Percent | None = None
+    gpu_utilization: Percent | None = None
+    running_instances: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+
+
 class CapacityReply(Message, frozen=True, kw_only=True):
     """What a node has and how many more of each type fit.
 
     closed: why the node takes no launches, or None. room: only types with room.
-    armed: launches that the NATS server may still deliver, by subject.
+    armed: launches that the NATS server may still deliver, by subject. load: UNSET from an agent
+    that is too old to report it.
     """
 
     node: str
@@ -187,6 +201,7 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     free: Resources
     room: dict[str, int]
     armed: dict[str, int]
+    load: NodeLoad | msgspec.UnsetType = msgspec.UNSET
 
 
 # --- bytes ---------------------------------------------------------------------------------

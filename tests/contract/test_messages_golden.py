@@ -68,6 +68,21 @@ V1: Final[dict[str, Message]] = {
         room={"t3.medium": 3},
         armed={"ec2.RunInstances.us-east-1.t3.medium": 5},
     ),
+    "capacity_reply_with_load": messages.CapacityReply(
+        node="n1",
+        zone="us-east-1a",
+        closed=None,
+        total=Resources(vcpu=8, memory_mib=32_768, gpus=1),
+        free=Resources(vcpu=6, memory_mib=28_672, gpus=1),
+        room={"t3.medium": 3},
+        armed={"ec2.RunInstances.us-east-1.t3.medium": 5},
+        load=messages.NodeLoad(
+            cpu_utilization=12.5,
+            memory_utilization=40.0,
+            gpu_utilization=None,
+            running_instances=1,
+        ),
+    ),
 }
 
 
@@ -90,6 +105,12 @@ def _changed(name: str, **fields: object) -> bytes:
 def test_every_message_has_a_golden() -> None:
     assert {type(message) for message in V1.values()} == set(Message.__subclasses__())
     assert {path.stem for path in (GOLDENS / "v1").iterdir()} == {*V1, "launch_headers"}
+
+
+def test_a_reply_of_an_agent_that_measures_nothing_says_so() -> None:
+    reply = _decode(_golden(1, "capacity_reply"), messages.CapacityReply)
+    assert isinstance(reply, messages.CapacityReply)
+    assert reply.load is msgspec.UNSET
 
 
 def test_every_version_that_is_read_has_goldens() -> None:
