@@ -6,6 +6,8 @@ import click
 
 from fleetcast import __version__
 from fleetcast.cli.catalogue import catalogue
+from fleetcast.cli.recommend import recommend
+from fleetcast.cli.scores import scores
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,6 +17,8 @@ def fleetcast() -> None:
 
 
 fleetcast.add_command(catalogue)
+fleetcast.add_command(recommend)
+fleetcast.add_command(scores)
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from fleetcast.selection.ranking import (
     Freshness,
     RankedRegion,
     RegionScore,
+    count_tied,
+    is_blind,
     rank_regions,
 )
 from fleetcast.selection.recommendation import (
@@ -29,6 +31,8 @@ __all__ = [
     "RegionReport",
     "RegionScore",
     "ScoredRegion",
+    "count_tied",
+    "is_blind",
     "rank_regions",
     "recommend",
     "report_regions",

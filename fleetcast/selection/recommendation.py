@@ -31,10 +31,10 @@ TOTAL_GPUS = "total_gpus"
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of one signal. value: None when there is none; units as the signal's.
+    """What was seen of one signal.
 
-    status: ok, or why there is no value of now. observed_at_s: epoch seconds, of the value.
-    error: why the status isn't ok.
+    value: units as the signal's, None when there is none. status: ok, or why there is no value of
+    now. observed_at_s: epoch seconds, of the value. error: why the status isn't ok.
     """
 
     value: float | None = None
@@ -43,9 +43,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
     @property
-    def value_read(self) -> float | None:
-        """The value, unless it is only the last one that was good."""
-        return self.value if self.status == "ok" else None
+    def counted(self) -> float | None:
+        """The value that counts: a last good value doesn't, for the truth may be worse by now."""
+        return self.value if self.status in {"ok", "not_offered"} else None
 
 
 class ScoredRegion(RegionScore, frozen=True, kw_only=True):
@@ -199,9 +199,9 @@ def _lacks_gpus(place: RegionReport, gpus: int, *, required: bool) -> str | None
     wanted = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
     for signal, word in ((FREE_GPUS, "free"), (TOTAL_GPUS, "there")):
         seen = place.signals.get(signal)
-        if seen is not None and seen.value_read is not None:
-            if seen.value_read < gpus:
-                return f"{wanted} asked for, {seen.value_read:.0f} {word}"
+        if seen is not None and seen.counted is not None:
+            if seen.counted < gpus:
+                return f"{wanted} asked for, {seen.counted:.0f} {word}"
             if signal == FREE_GPUS:
                 return None
     return f"{wanted} required, and not known how many are free" if required else None
