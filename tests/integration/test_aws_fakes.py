@@ -290,6 +290,8 @@ def test_the_command_answers_from_the_file_as_it_stands_until_it_is_told_to_stop
         ("{", "truncated"),
         ('{"prizes": {}}', "prizes"),
         ('{"page_size": 0}', "page_size"),
+        ('{"spot_placement": {"us-east-1": {"t3.medium": 11}}}', "spot_placement"),
+        ('{"movement": {"swing": 1}}', "movement.swing"),
         ("[]", "object"),
     ],
 )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcast.local.aws_fakes import Movement, plausible_scenario
+from fleetcast.local.aws_fakes import Movement, load_scenario, plausible_scenario
 from fleetcast.local.aws_fakes.capacity_blocks import SOLD_AS_BLOCKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW_S = 1_780_000_000.0
 DAY_S = 86_400.0
@@ -62,6 +67,13 @@ def test_another_seed_is_another_course(other: Movement) -> None:
     moments = [NOW_S + hour * 3600 for hour in range(48)]
     courses = [[one.level("x", at_s) for at_s in moments] for one in (Movement(), other)]
     assert courses[0] != courses[1]
+
+
+def test_a_scenario_that_was_written_to_a_file_is_read_back(tmp_path: Path) -> None:
+    scenario = plausible_scenario(["us-east-1"], {"p5.48xlarge": 55.04}, movement=Movement(seed=7))
+    path = tmp_path / "scenario.json"
+    path.write_bytes(msgspec.json.encode(scenario))
+    assert load_scenario(path) == scenario
 
 
 def test_a_plausible_scenario_has_all_of_each_region_and_is_the_same_again() -> None:
