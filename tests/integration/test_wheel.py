@@ -1,0 +1,58 @@
+"""The wheel that nodes install: whole, and no more than a node needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+# Runs where the wheel is found and the checkout is not.
+RUN_AGENT_COMMAND = """
+import sys
+from click.testing import CliRunner
+from fleetcast.agent import command
+from fleetcast.instance_types import ec2_catalogue
+
+assert sys.argv[1] in command.__file__, command.__file__
+assert ec2_catalogue().lookup("t3.medium").vcpu == 2
+result = CliRunner().invoke(command.main, ["run", "--help"])
+assert result.exit_code == 0, result.output
+print(sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = str(tmp_path_factory.mktemp("wheel"))
+    (built,) = WheelBuilder(str(PROJECT)).build(directory=folder, versions=["standard"])
+    return Path(built)
+
+
+def test_the_wheel_holds_what_ships_and_nothing_of_the_local_stack(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "fleetcast/instance_types.json" in names
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"fleetcast"}
+    assert [name for name in names if name.startswith("fleetcast/local/")] == []
+
+
+def test_the_agent_runs_from_the_wheel_without_an_aws_sdk_or_the_cdk(
+    wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN_AGENT_COMMAND, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    imported = ran.stdout
+    assert not any(f"'{name}'" in imported for name in ("boto3", "botocore", "aws_cdk", "lambdas"))
