@@ -84,7 +84,8 @@ def scores(
     elif as_json:
         print_json(api.scores(instance_type))
     else:
-        output_console().print(scores_view(api.scores(instance_type)))
+        console = output_console()
+        console.print(scores_view(api.scores(instance_type), width=console.width))
 
 
 @scores.command(epilog="Example: fleetcast scores explain us-east-1 --type t3.medium")
@@ -130,10 +131,10 @@ def _watch(api: ScoresApi, instance_type: str | None, *, every_s: float, as_json
         elif console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 for answer in _answers(api, instance_type, every_s):
-                    live.update(_frame(answer), refresh=True)
+                    live.update(_frame(answer, width=console.width), refresh=True)
         else:
             for answer in _answers(api, instance_type, every_s):
-                console.print(_frame(answer))
+                console.print(_frame(answer, width=console.width))
     except KeyboardInterrupt:
         return
 
@@ -151,10 +152,10 @@ def _answers(
             yield error
 
 
-def _frame(answer: ScoresAnswer | click.ClickException) -> RenderableType:
+def _frame(answer: ScoresAnswer | click.ClickException, *, width: int) -> RenderableType:
     if isinstance(answer, click.ClickException):
         return Text(f"{answer.message}\nAsking again.", style="yellow")
-    return scores_view(answer)
+    return scores_view(answer, width=width)
 
 
 def _find(answer: ScoresAnswer, region: str, instance_type: str) -> RegionReport:

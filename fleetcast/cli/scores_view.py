@@ -12,7 +12,7 @@ from rich.text import Text
 from fleetcast.scoring import SCALES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -30,24 +30,24 @@ STATUS_STYLES: Final[Mapping[str, str]] = {
     "refused": "red",
     "failed": "red",
 }
+_SIGNAL_WIDTH: Final = 14  # characters of a column, its margin included
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
 
 
-def scores_view(answer: ScoresAnswer) -> RenderableType:
-    """Show each region with its score, every signal with status and age, and the reasons."""
+def scores_view(answer: ScoresAnswer, *, width: int) -> RenderableType:
+    """Show each region with its score, every signal with status and age, and the reasons.
+
+    width: of the terminal, characters; signals that don't fit beside the others go below them.
+    """
     seen = dict.fromkeys(signal for place in answer.regions for signal in place.signals)
     scored = [signal for signal in SCALES if signal in seen]
     others = [signal for signal in seen if signal not in SCALES]
-    table = _region_table("score", *scored)
-    beside = _region_table(*others)
-    for place in answer.regions:
-        table.add_row(place.region, _score_cell(place), *_signal_cells(place, scored, answer))
-        beside.add_row(place.region, *_signal_cells(place, others, answer))
-    parts: list[RenderableType] = [_title("Scores", answer), table]
+    parts: list[RenderableType] = [_title("Scores", answer)]
+    parts += _signal_tables(answer, scored, width=width)
     if others:
-        parts += ["Observed, not scored", beside]
+        parts += ["Observed, not scored", *_signal_tables(answer, others, width=width)]
     return Group(*parts, *(_why(place) for place in answer.regions))
 
 
@@ -121,12 +121,20 @@ def _title(what: str, answer: ScoresAnswer | RecommendationAnswer) -> str:
     return f"{what} for {answer.instance_type} (lower is better)"
 
 
-def _region_table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("region", no_wrap=True)
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="right", overflow="fold")
-    return table
+def _signal_tables(answer: ScoresAnswer, signals: Sequence[str], *, width: int) -> Iterator[Table]:
+    """Yield tables of all signals, side by side as far as there is room; at least one."""
+    longest = max((len(place.region) for place in answer.regions), default=0)
+    fitting = max(1, (width - longest) // _SIGNAL_WIDTH - 1)  # one for the score
+    for first in range(0, len(signals) or 1, fitting):
+        shown = signals[first : first + fitting]
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("region", no_wrap=True)
+        for heading in ("score", *shown):
+            table.add_column(heading.replace("_", " "), justify="right", overflow="fold")
+        for place in answer.regions:
+            cells = [_signal_cell(place.signals.get(signal), answer) for signal in shown]
+            table.add_row(place.region, _score_cell(place), *cells)
+        yield table
 
 
 def _score_cell(place: RegionReport) -> Text:
@@ -135,10 +143,6 @@ def _score_cell(place: RegionReport) -> Text:
     cell = Text(_number(place.score), style="bold")
     style = STATUS_STYLES[place.freshness]
     return cell.append(f"\n{place.freshness} {age_text(place.age_s)}", style=f"{style} not bold")
-
-
-def _signal_cells(place: RegionReport, signals: Sequence[str], answer: ScoresAnswer) -> list[Text]:
-    return [_signal_cell(place.signals.get(signal), answer) for signal in signals]
 
 
 def _signal_cell(seen: Observation | None, answer: ScoresAnswer) -> Text:

@@ -14,7 +14,13 @@ _PIPED_WIDTH: Final = 200  # characters; what reads a pipe has no width of its o
 
 def output_console() -> Console:
     """Return a console on standard output, wide when that is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    return Console(
+        width=None if sys.stdout.isatty() else _PIPED_WIDTH,
+        # An error text from AWS may hold brackets, which are no markup.
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
 
 
 def print_json(answer: msgspec.Struct, *, lines: bool = False) -> None:
