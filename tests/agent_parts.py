@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from fleetcast import messages
 from fleetcast.agent.drivers import BootFailed, Guest
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal
 from fleetcast.agent.launches import LaunchDesk
@@ -182,12 +183,14 @@ class UnitNode:
             now_ms=lambda: NOW_MS,
             capacity_changed=self._count_change,
         )
+        self.host_load = HostLoad()
         self.actions = NodeActions(
             node="n1",
             zone=None,
             instance_types=TYPES,
             instances=self.instances,
             ledger=self.ledger,
+            host_load=self.host_load,
             tokens=dict,
         )
 

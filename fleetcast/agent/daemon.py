@@ -18,6 +18,7 @@ from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable
 from fleetcast.agent.launches import LaunchDesk
@@ -58,6 +59,7 @@ class Agent:
         self._need_by_subject = self._needs()
         self._ledger = Ledger(settings.capacity.resources())
         self._journal = Journal.open(state_dir / "journal.sqlite")
+        self._host_load = HostLoad()
         self._changed = asyncio.Event()
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._instances = Instances(
@@ -86,6 +88,7 @@ class Agent:
             instance_types=self._instance_types,
             instances=self._instances,
             ledger=self._ledger,
+            host_load=self._host_load,
             tokens=self._tokens.remaining,
         )
 
@@ -120,7 +123,12 @@ class Agent:
         try:
             await self._connect()
             await self._subscribe_actions()
-            await asyncio.gather(self._desk.run(), self._keep_tokens(), self._forget_terminated())
+            await asyncio.gather(
+                self._desk.run(),
+                self._keep_tokens(),
+                self._host_load.keep_sampling(),
+                self._forget_terminated(),
+            )
         except (nats.errors.Error, NkeysError) as problem:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
 

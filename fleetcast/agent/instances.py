@@ -88,6 +88,11 @@ class Instances:
         ids = self._entries if instance_ids is None else dict.fromkeys(instance_ids)
         return tuple(self._entries[one].report() for one in ids if one in self._entries)
 
+    @property
+    def running_n(self) -> int:
+        """How many instances run now."""
+        return sum(entry.state == "running" for entry in self._entries.values())
+
     # --- launching -------------------------------------------------------------------------
 
     def reserve(self, guest: Guest) -> bool:

@@ -14,6 +14,7 @@ from fleetcast.subjects import NodeAction, RegionAction, action_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from fleetcast.agent.host_load import HostLoad
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.ledger import Ledger
     from fleetcast.agent.request import Request
@@ -33,6 +34,7 @@ class NodeActions:
         instance_types: Mapping[str, InstanceType],
         instances: Instances,
         ledger: Ledger,
+        host_load: HostLoad,
         tokens: Callable[[], dict[str, int]],
     ) -> None:
         self._node = node
@@ -40,6 +42,7 @@ class NodeActions:
         self._instance_types = instance_types
         self._instances = instances
         self._ledger = ledger
+        self._host_load = host_load
         self._tokens = tokens
 
     async def answer_node(self, message: Request) -> None:
@@ -112,4 +115,9 @@ class NodeActions:
             free=self._ledger.free,
             room={name: room for name, room in rooms.items() if room},
             armed=self._tokens(),
+            load=messages.NodeLoad(
+                cpu_utilization=self._host_load.cpu_utilization,
+                memory_utilization=self._host_load.memory_utilization,
+                running_instances=self._instances.running_n,
+            ),
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fleetcast.messages import Message
+    from tests.agent_parts import UnitNode
 
 _REGION_REQUEST = messages.encode(messages.RegionRequest())
 
@@ -42,6 +43,14 @@ def _reports(request: Delivered) -> dict[str, str]:
     reply = messages.decode(answer, messages.InstancesReply)
     assert reply.node == "n1"
     return {report.instance_id: report.state for report in reply.instances}
+
+
+async def _load(node: UnitNode) -> messages.NodeLoad:
+    request = _to_region(RegionAction.DESCRIBE_CAPACITY)
+    await node.actions.answer_region(request)
+    load = messages.decode(request.answers[0], messages.CapacityReply).load
+    assert isinstance(load, messages.NodeLoad)
+    return load
 
 
 async def test_describe_reports_what_is_held_and_leaves_out_the_rest(tmp_path: Path) -> None:
@@ -105,6 +114,24 @@ async def test_capacity_is_reported_as_admission_sees_it(tmp_path: Path) -> None
         assert reply.free == Resources(vcpu=6, memory_mib=28_672)
         assert reply.room == {"t3.medium": 3, "t3.xlarge": 1}
         assert reply.closed is None
+
+
+async def test_load_counts_what_runs_and_is_measured_now_and_then(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2, 3))
+        await node.instances.idle()
+        await node.instances.terminate([instance_id(1)])
+        await node.instances.idle()
+        before = await _load(node)
+        node.host_load.sample()
+        after = await _load(node)
+        assert before == messages.NodeLoad(running_instances=2)
+        assert after.running_instances == 2
+        assert after.gpu_utilization is None
+        assert after.cpu_utilization is not None
+        assert after.memory_utilization is not None
+        assert 0 <= after.cpu_utilization <= 100
+        assert 0 < after.memory_utilization < 100
 
 
 async def test_a_closed_node_says_why_and_has_no_room(tmp_path: Path) -> None:
