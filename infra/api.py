@@ -1,6 +1,7 @@
-"""The EC2-compatible endpoint: a regional REST API in front of run_instances.
+"""The endpoint: a regional REST API in front of run_instances and read_scores.
 
-Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET.
+Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET. Below
+/v1 is what EC2 has no words for, as JSON.
 """
 
 import json
@@ -38,6 +39,7 @@ class Ec2Api(Construct):
         *,
         config: FleetConfig,
         run_instances: lambda_.Function,
+        read_scores: lambda_.Function,
     ) -> None:
         super().__init__(scope, construct_id)
         access_log = create_log_group(self, "AccessLog", retention_days=config.log_retention_days)
@@ -65,5 +67,9 @@ class Ec2Api(Construct):
         integration = apigateway.LambdaIntegration(run_instances, allow_test_invoke=False)
         for method in ("POST", "GET"):
             api.root.add_method(method, integration)
+        reading = apigateway.LambdaIntegration(read_scores, allow_test_invoke=False)
+        version = api.root.add_resource("v1")
+        for name in ("scores", "recommendation"):
+            version.add_resource(name).add_method("GET", reading)
         answer_as_ec2_does(api)
         self.url = api.url

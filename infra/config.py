@@ -26,6 +26,9 @@ FunctionPlatform = Literal["lambda", "local"]
 _Endpoint = Annotated[
     str, msgspec.Meta(pattern=r"^https?://[^/\s]", description="an http:// or https:// URL")
 ]
+_TopicArn = Annotated[
+    str, msgspec.Meta(pattern=r"^arn:[a-z-]+:sns:", description="the ARN of an SNS topic")
+]
 _Rate = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="a whole number, 1 to 10000")]
 
 
@@ -59,10 +62,10 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
     regions: in no particular order. default_region: where launches go first while nothing is
     known of any region. instance_types: types that the fleet defines beside EC2's.
     sweep_minutes: how often regions are scored. api_rate_per_s, api_burst: API Gateway's
-    throttle. retain_tables: refuse to delete the tables, or the stack with them.
-    function_platform: what the functions run on; "local" is an emulator that runs them on this
-    very Python. aws_endpoint_urls: endpoints that the functions use in place of AWS's public
-    ones, e.g. interface endpoints without private DNS.
+    throttle. alarm_topic_arn: the SNS topic that alarms go to. retain_tables: refuse to delete the
+    tables, or the stack with them. function_platform: what the functions run on; "local" is an
+    emulator that runs them on this very Python. aws_endpoint_urls: endpoints that the functions
+    use in place of AWS's public ones, e.g. interface endpoints without private DNS.
     """
 
     regions: tuple[Region, ...]
@@ -77,6 +80,7 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_burst: _Rate = 100
     retain_tables: bool = True
     log_retention_days: LogRetentionDays = 30
+    alarm_topic_arn: _TopicArn | None = None
     vpc: Vpc | None = None
     function_platform: FunctionPlatform = "lambda"
     aws_endpoint_urls: dict[AwsService, _Endpoint] = {}

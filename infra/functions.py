@@ -12,9 +12,18 @@ from constructs import Construct
 from fleetcast.errors import InvalidConfiguration
 from infra.config import FleetConfig
 from infra.log_groups import create_log_group
-from infra.permissions import run_instances_statements, score_regions_statements
+from infra.permissions import (
+    read_scores_statements,
+    run_instances_statements,
+    score_regions_statements,
+)
 from infra.tables import Tables
-from lambdas.settings import RunInstancesSettings, ScoreRegionsSettings, encode_settings
+from lambdas.settings import (
+    ReadScoresSettings,
+    RunInstancesSettings,
+    ScoreRegionsSettings,
+    encode_settings,
+)
 
 # Lambda refuses a function whose variables, names and values together, take more.
 ENVIRONMENT_LIMIT_BYTES = 4096
@@ -25,6 +34,7 @@ _GENERATED_NAME_BYTES = 64
 _RUN_INSTANCES_TIMEOUT_S = 25
 # Less than the shortest interval between sweeps, so that they don't overlap.
 _SCORE_REGIONS_TIMEOUT_S = 50
+_READ_SCORES_TIMEOUT_S = 10
 # Lambda hands out CPU in proportion to memory, and a cold start is all CPU.
 _MEMORY_MIB = 1024
 # botocore looks for an endpoint under the name that AWS gave the service, not its own.
@@ -32,7 +42,7 @@ _ENDPOINT_VARIABLES = {"secretsmanager": "AWS_ENDPOINT_URL_SECRETS_MANAGER"}
 
 
 class Functions(Construct):
-    """run_instances and score_regions, each with a role and a log group of its own."""
+    """run_instances, score_regions and read_scores, each with a role and a log group of its own."""
 
     def __init__(
         self,
@@ -70,6 +80,22 @@ class Functions(Construct):
                 region_scores_table=tables.region_scores.table_name,
                 regions=config.regions,
                 **msgspec.structs.asdict(config.scoring),
+            ),
+        )
+
+        self.read_scores = self._function(
+            "ReadScores",
+            handler="lambdas.read_scores.handler.handle",
+            timeout_s=_READ_SCORES_TIMEOUT_S,
+            statements=read_scores_statements(tables),
+            settings=ReadScoresSettings(
+                region_scores_table=tables.region_scores.table_name,
+                regions=config.regions,
+                default_region=config.default_region,
+                instance_types=config.instance_types,
+                weights=config.scoring.weights,
+                max_score_age_s=config.launching.max_score_age_s,
+                tie_band=config.launching.tie_band,
             ),
         )
 

@@ -1,10 +1,13 @@
 """What each function's role may do, and nothing more."""
 
+from collections.abc import Iterable
+
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 
 from infra.config import FleetConfig
 from infra.tables import Tables
+from lambdas.settings import Region
 
 
 def run_instances_statements(
@@ -24,25 +27,22 @@ def run_instances_statements(
         ),
         _allow([tables.region_scores.table_arn], "dynamodb:Query"),
     ]
-    secrets = {region.nats_credentials_secret for region in config.regions} - {None}
-    if secrets:
-        # Secrets Manager ends each ARN with six random characters.
-        arns = [_arn(stack, "secretsmanager", f"secret:{name}-??????") for name in secrets]
-        statements.append(_allow(sorted(arns), "secretsmanager:GetSecretValue"))
-    return statements
+    return statements + _secret_statements(stack, config.regions)
 
 
 def score_regions_statements(
     stack: cdk.Stack, config: FleetConfig, tables: Tables
 ) -> list[iam.PolicyStatement]:
-    """Write scores, and read the signals of the regions that have them."""
+    """Keep scores and what is remembered between sweeps, and read the regions' signals."""
     statements = [
-        _allow([tables.region_scores.table_arn], "dynamodb:PutItem"),
+        _allow([tables.region_scores.table_arn], "dynamodb:GetItem", "dynamodb:PutItem"),
         # None of these can be narrowed to a resource.
         _allow(
             ["*"],
             "cloudwatch:GetMetricData",
+            "ec2:DescribeCapacityBlockOfferings",
             "ec2:DescribeSpotPriceHistory",
+            "ec2:GetSpotPlacementScores",
             "pricing:GetProducts",
         ),
     ]
@@ -58,7 +58,21 @@ def score_regions_statements(
             _allow(stacks, "cloudformation:DescribeStacks"),
             _allow(queues, "sqs:GetQueueAttributes"),
         ]
-    return statements
+    asked = [region for region in config.regions if region.telemetry == "fleet"]
+    return statements + _secret_statements(stack, asked)
+
+
+def read_scores_statements(tables: Tables) -> list[iam.PolicyStatement]:
+    """Read scores."""
+    return [_allow([tables.region_scores.table_arn], "dynamodb:Query")]
+
+
+def _secret_statements(stack: cdk.Stack, regions: Iterable[Region]) -> list[iam.PolicyStatement]:
+    """Read the NATS credentials of these regions."""
+    names = {region.nats_credentials_secret for region in regions} - {None}
+    # Secrets Manager ends each ARN with six random characters.
+    arns = sorted(_arn(stack, "secretsmanager", f"secret:{name}-??????") for name in names)
+    return [_allow(arns, "secretsmanager:GetSecretValue")] if arns else []
 
 
 def _allow(resources: list[str], *actions: str) -> iam.PolicyStatement:

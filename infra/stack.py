@@ -6,6 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from infra.alarms import Alarms
 from infra.api import Ec2Api
 from infra.config import FleetConfig
 from infra.functions import Functions
@@ -44,19 +45,27 @@ class FleetcastStack(cdk.Stack):
             code=lambda_.Code.from_asset(str(function_asset)),
             tables=tables,
         )
-        api = Ec2Api(self, "Api", config=config, run_instances=functions.run_instances)
+        api = Ec2Api(
+            self,
+            "Api",
+            config=config,
+            run_instances=functions.run_instances,
+            read_scores=functions.read_scores,
+        )
         Sweeps(
             self,
             "Sweeps",
             score_regions=functions.score_regions,
             every_minutes=config.sweep_minutes,
         )
+        Alarms(self, "Alarms", config=config)
         outputs = {
             "ApiUrl": api.url,
             "RegionScoresTable": tables.region_scores.table_name,
             "FleetTable": tables.fleet.table_name,
             "RunInstancesFunction": functions.run_instances.function_name,
             "ScoreRegionsFunction": functions.score_regions.function_name,
+            "ReadScoresFunction": functions.read_scores.function_name,
         }
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)

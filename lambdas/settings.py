@@ -1,14 +1,17 @@
 """What each function is told at start, and how it stands in the environment.
 
 A field ``fleet_table`` is the variable ``FLEETCAST_FLEET_TABLE``; text stands as it is, anything
-else as JSON. The CDK app writes the environment with `encode_settings`, so that no name exists
-twice. This module is on the launch path: it imports the core and msgspec only, and it reads no
-environment but the mapping that it is given.
+else as JSON, and a long value compressed, for Lambda allows 4 KB in all. The CDK app writes the
+environment with `encode_settings`, so that no name exists twice. This module is on the launch
+path: it imports the core and msgspec only, and it reads no environment but the mapping that it is
+given.
 """
 
+import base64
 import re
+import zlib
 from collections.abc import Mapping
-from typing import Annotated, TypeVar, get_args, get_origin
+from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -22,6 +25,9 @@ from fleetcast.selection import DEFAULT_TIE_BAND
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 _PREFIX = "FLEETCAST_"
+# Thirty regions take 6 KB as JSON, and less than 1 KB compressed.
+_COMPRESS_FROM_CHARACTERS = 1024
+_COMPRESSED = "zlib:"
 
 RegionName = Annotated[
     str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z", description="a name of a-z, 0-9 and -")
@@ -37,7 +43,8 @@ class Region(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nats_credentials_secret: the Secrets Manager secret that holds the NATS credentials file, or
     None for a server that asks for none. job_stack_name: the CloudFormation stack in that AWS
     region whose output JobQueueUrl is the queue of waiting jobs. cluster_name: the cluster whose
-    utilisation CloudWatch's ContainerInsights has.
+    utilisation CloudWatch's ContainerInsights has. telemetry: whether load is read from these
+    (cloud) or from what the region's own agents report (fleet).
     Raises InvalidConfiguration with the field's name.
     """
 
@@ -46,6 +53,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nats_credentials_secret: ResourceName | None = None
     job_stack_name: ResourceName | None = None
     cluster_name: ResourceName | None = None
+    telemetry: Literal["cloud", "fleet"] = "cloud"
 
     def __post_init__(self) -> None:
         """Refuse a NATS URL that would carry credentials, or launches, in the clear."""
@@ -108,12 +116,18 @@ class ScoringOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     scored_instance_types: the types with a score of their own; any other is placed by the score
     that needs no type. score_ttl_s: how long a score stays in the table, far longer than it is
-    fresh, for a stale one is better than none.
+    fresh, for a stale one is better than none. spot_placement_pools: by scored type, the types
+    that it is scored together with, instead of its siblings of equal size. *_refresh_s: for how
+    long such a value is used before it is read again. history_ttl_s: how long sweeps are kept.
     """
 
     scored_instance_types: tuple[ResourceName, ...] = ()
     weights: Weights = DEFAULT_WEIGHTS
     score_ttl_s: Seconds = 86_400.0
+    spot_placement_pools: dict[ResourceName, tuple[ResourceName, ...]] = {}
+    spot_placement_refresh_s: Seconds = 21_600.0
+    on_demand_refresh_s: Seconds = 86_400.0
+    history_ttl_s: Seconds = 1_209_600.0
 
 
 class ScoreRegionsSettings(ScoringOptions, frozen=True, kw_only=True):
@@ -121,6 +135,18 @@ class ScoreRegionsSettings(ScoringOptions, frozen=True, kw_only=True):
 
     region_scores_table: ResourceName
     regions: tuple[Region, ...]
+
+
+class ReadScoresSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What read_scores is told; as RunInstancesSettings has it."""
+
+    region_scores_table: ResourceName
+    regions: tuple[Region, ...]
+    default_region: RegionName
+    instance_types: tuple[InstanceType, ...] = ()
+    weights: Weights = DEFAULT_WEIGHTS
+    max_score_age_s: Seconds = LaunchOptions().max_score_age_s
+    tie_band: float = DEFAULT_TIE_BAND
 
 
 def environment_names(settings_type: type[msgspec.Struct]) -> dict[str, str]:
@@ -133,10 +159,16 @@ def environment_names(settings_type: type[msgspec.Struct]) -> dict[str, str]:
 def encode_settings(settings: msgspec.Struct) -> dict[str, str]:
     """Write settings as environment variables. `decode_settings` reads them back unchanged."""
     return {
-        variable: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        variable: value if isinstance(value, str) else _compressed(msgspec.json.encode(value))
         for field, variable in environment_names(type(settings)).items()
         for value in (getattr(settings, field),)
     }
+
+
+def _compressed(encoded: bytes) -> str:
+    if len(encoded) < _COMPRESS_FROM_CHARACTERS:
+        return encoded.decode()
+    return _COMPRESSED + base64.b64encode(zlib.compress(encoded, 9)).decode()
 
 
 def decode_settings(settings_type: type[SettingsT], environment: Mapping[str, str]) -> SettingsT:
@@ -165,8 +197,11 @@ def decode_settings(settings_type: type[SettingsT], environment: Mapping[str, st
 
 def _decode_json(raw: str, *, key: str) -> object:
     try:
-        decoded: object = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+        encoded = raw.encode()
+        if raw.startswith(_COMPRESSED):
+            encoded = zlib.decompress(base64.b64decode(raw.removeprefix(_COMPRESSED)))
+        decoded: object = msgspec.json.decode(encoded)
+    except (msgspec.DecodeError, ValueError, zlib.error) as error:
         raise InvalidConfiguration(key, f"is no JSON: {error}", expected="JSON") from error
     return decoded
 

@@ -7,6 +7,7 @@ import pytest
 
 from infra.config import read_config
 from lambdas.settings import (
+    ReadScoresSettings,
     RunInstancesSettings,
     ScoreRegionsSettings,
     decode_settings,
@@ -25,7 +26,11 @@ def environment(template: dict[str, Any], function: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("function", "settings_type"),
-    [("RunInstances", RunInstancesSettings), ("ScoreRegions", ScoreRegionsSettings)],
+    [
+        ("RunInstances", RunInstancesSettings),
+        ("ScoreRegions", ScoreRegionsSettings),
+        ("ReadScores", ReadScoresSettings),
+    ],
 )
 def test_synthesised_variables_are_exactly_the_settings_fields(
     template: dict[str, Any], function: str, settings_type: type[msgspec.Struct]

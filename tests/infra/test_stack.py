@@ -1,5 +1,6 @@
 """What a deployment makes: who may call, what each role may do, what is kept."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleetcast.errors import InvalidConfiguration
+from fleetcast.instance_types import ec2_catalogue
 
 Template = dict[str, Any]
 
@@ -129,12 +131,40 @@ def test_functions_are_told_of_endpoints_under_the_names_that_sdks_read(
 def test_more_than_lambda_takes_in_an_environment_is_refused_at_synth(
     synthesise: Callable[..., Template],
 ) -> None:
+    # Names without a pattern: what repeats itself is compressed and fits.
     regions = [
-        {"name": f"region-{n}", "nats_url": f"tls://nats.region-{n}.{'x' * 60}.example.com:4222"}
-        for n in range(40)
+        {
+            "name": f"region-{n}",
+            "nats_url": f"tls://{hashlib.sha256(bytes([n])).hexdigest()}.example.com:4222",
+        }
+        for n in range(100)
     ]
     with pytest.raises(InvalidConfiguration, match=r"FLEETCAST_REGIONS .*at most 4096"):
         synthesise(regions=regions, default_region="region-0")
+
+
+def test_thirty_regions_with_a_hundred_scored_types_fit_into_the_environment(
+    synthesise: Callable[..., Template],
+) -> None:
+    regions = [
+        {
+            "name": f"region-{n}",
+            "nats_url": f"tls://nats.region-{n}.fleet.example.com:4222",
+            "nats_credentials_secret": f"fleetcast/region-{n}/nats",
+            "job_stack_name": f"jobs-region-{n}",
+            "cluster_name": f"cluster-region-{n}",
+        }
+        for n in range(30)
+    ]
+    types = sorted(one.name for one in ec2_catalogue())[:100]
+    template = synthesise(
+        regions=regions,
+        default_region="region-0",
+        scoring={"scored_instance_types": types},
+    )
+    for function in resources(template, "AWS::Lambda::Function").values():
+        variables = function["Properties"]["Environment"]["Variables"]
+        assert "region-29" not in str(variables)  # compressed
 
 
 # --- what roles may do ---------------------------------------------------------------------
@@ -166,6 +196,57 @@ def test_only_the_named_secrets_can_be_read_and_each_is_granted_once(template: T
     where = allowed(template, "FunctionsRunInstancesRole", "secretsmanager")
     assert where["secretsmanager:GetSecretValue"].count(":secret:fleetcast/nats-??????") == 1
     assert allowed(template, "FunctionsScoreRegionsRole", "secretsmanager") == {}
+    assert allowed(template, "FunctionsReadScoresRole", "secretsmanager") == {}
+
+
+def test_score_regions_reads_the_secrets_of_the_regions_whose_agents_it_asks(
+    synthesise: Callable[..., Template],
+) -> None:
+    regions = [
+        {
+            "name": "lab",
+            "nats_url": "tls://nats.lab.example.com:4222",
+            "nats_credentials_secret": "fleetcast/lab",
+            "telemetry": "fleet",
+        },
+        {
+            "name": "cloud",
+            "nats_url": "tls://nats.cloud.example.com:4222",
+            "nats_credentials_secret": "fleetcast/cloud",
+        },
+    ]
+    where = allowed(
+        synthesise(regions=regions, default_region="lab"),
+        "FunctionsScoreRegionsRole",
+        "secretsmanager",
+    )["secretsmanager:GetSecretValue"]
+    assert "fleetcast/lab" in where
+    assert "fleetcast/cloud" not in where
+
+
+def test_read_scores_reads_the_scores_and_nothing_else(template: Template) -> None:
+    by_service: dict[str, set[str]] = {}
+    for actions, where in statements(template, "FunctionsReadScoresRole"):
+        assert where != '"*"'
+        for action in actions:
+            service, _, verb = action.partition(":")
+            by_service.setdefault(service, set()).add(verb)
+            if service == "dynamodb":
+                assert "RegionScores" in where
+    assert by_service == {"dynamodb": {"Query"}, "logs": {"CreateLogStream", "PutLogEvents"}}
+
+
+def test_scores_that_grow_old_raise_an_alarm_also_when_nothing_is_published(
+    synthesise: Callable[..., Template],
+) -> None:
+    topic = "arn:aws:sns:us-east-1:123456789012:pages"
+    template = synthesise(alarm_topic_arn=topic, sweep_minutes=5)
+    alarm = the(template, "AWS::CloudWatch::Alarm", "StaleScores")["Properties"]
+    assert alarm["Namespace"] == "fleetcast"
+    assert alarm["MetricName"] == "OldestScoreAge"
+    assert alarm["Threshold"] == 3 * 5 * 60
+    assert alarm["TreatMissingData"] == "breaching"
+    assert alarm["AlarmActions"] == [topic]
 
 
 def test_without_secrets_no_secret_can_be_read(synthesise: Callable[..., Template]) -> None:
