@@ -1,4 +1,7 @@
-"""The RegionScores table: its rows, who may overwrite one, and how launching reads them.
+"""The RegionScores table: its rows, who may overwrite them, and how launching reads them.
+
+Beside the scores stand, for each region, what the next sweep needs to know of the last ones
+(MEMORY#region) and the sweeps of the past (SWEEPS#region).
 
 Launching imports this module: it works on a plain botocore client, and must import neither boto3
 nor Powertools.
@@ -11,22 +14,33 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
+from fleetcast.score_history import (
+    RECORD_ATTRIBUTE,
+    decode_record,
+    encode_record,
+    history_partition,
+    history_sort_key,
+)
 from fleetcast.scoring import UNUSABLY_LARGE
 from fleetcast.selection import RegionScore
 from lambdas.attribute_values import decode_item, encode_item
+from lambdas.transactions import cancellation_reasons, transact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
 
+    from fleetcast.score_history import SweepRecord
     from fleetcast.scoring import TelemetryStatus
 
 ANY_TYPE = "*"  # the score that needs no instance type
+ITEMS_A_TRANSACTION = 100
 
-# ok: read just now. stale: the last good value stands in. missing: an answer without it, or none
-# in time. refused: AWS says no, and will again. not_offered: there is nothing to read.
-# failed: anything else.
+# ok: read just now, or so recently that no call was due. stale: a call failed; the value is the
+# last good one. missing: an answer without it, none in time, or no source configured. refused: AWS
+# says no, and will again. not_offered: there is nothing to read. failed: anything else.
 SignalStatus = Literal["ok", "stale", "missing", "refused", "not_offered", "failed"]
 
 
@@ -34,7 +48,8 @@ SignalStatus = Literal["ok", "stale", "missing", "refused", "not_offered", "fail
 class Reading:
     """What was seen of one signal; value and observed_at_s are None when there is no value.
 
-    observed_at_s: epoch seconds. error: why the status isn't ok.
+    value: as of now if the status is ok, what counts instead if it is not_offered, and else only
+    the last good one. observed_at_s: epoch seconds. error: why the status isn't ok.
     """
 
     value: float | None
@@ -53,6 +68,11 @@ class Reading:
     def absent(cls, status: SignalStatus, error: str) -> Self:
         """Record why there is no value."""
         return cls(value=None, status=status, error=error)
+
+    @property
+    def counted(self) -> float | None:
+        """The value to score by: a last good value is none, for the truth may be worse by now."""
+        return self.value if self.status in {"ok", "not_offered"} else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +95,21 @@ class ScoreRow:
     expires_at_s: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegionSweep:
+    """All that one sweep writes of one region.
+
+    memory: for the next sweep's read_memory. memory_expires_at_s, record_expires_at_s: when
+    DynamoDB may delete them, whole epoch seconds.
+    """
+
+    rows: Sequence[ScoreRow]
+    memory: bytes
+    memory_expires_at_s: int
+    record: SweepRecord
+    record_expires_at_s: int
+
+
 class RegionScoresTable:
     """The table over a DynamoDB client, boto3's or botocore's. Safe to share between threads."""
 
@@ -92,25 +127,49 @@ class RegionScoresTable:
         scores = self._query(instance_type)
         return scores or self._query(ANY_TYPE)
 
-    def write(self, row: ScoreRow) -> bool:
-        """Write a row unless a newer sweep's stands there; tell whether it was written.
+    def read_memory(self, region: str) -> bytes | None:
+        """Return what the last sweep left for the next one; None if there was no sweep.
 
-        Raises botocore's errors, and ValueError for a number that isn't finite.
+        Consistent: a sweep sees what the one before it wrote. Raises botocore's errors.
         """
+        answer = self._client.get_item(
+            TableName=self._name, Key=encode_item(_memory_key(region)), ConsistentRead=True
+        )
+        memory: bytes | None = decode_item(answer.get("Item", {})).get("memory")
+        return memory
+
+    def read_history(self, region: str, *, since_s: float) -> list[SweepRecord]:
+        """Read a region's sweeps that began since then (epoch seconds), oldest first.
+
+        Raises botocore's errors, and InvalidInput for a record that no sweep could have written.
+        """
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._name,
+            KeyConditionExpression="pk = :pk AND sk >= :since",
+            ExpressionAttributeValues=encode_item(
+                {":pk": history_partition(region), ":since": history_sort_key(since_s)}
+            ),
+        )
+        return [
+            decode_record(decode_item(item)[RECORD_ATTRIBUTE])
+            for page in pages
+            for item in page["Items"]
+        ]
+
+    def write(self, sweep: RegionSweep) -> bool:
+        """Write a region's sweep unless a newer one stands there; tell whether it was written.
+
+        In transactions of ITEMS_A_TRANSACTION items, memory and record in the first. Raises
+        botocore's errors, and ValueError for a number that isn't finite.
+        """
+        writes = [_put(self._name, item, sweep.record) for item in _to_items(sweep)]
         try:
-            self._client.put_item(
-                TableName=self._name,
-                Item=encode_item(_to_item(row)),
-                # The sweep's own row may stand there: the client repeats a write whose answer
-                # it lost.
-                ConditionExpression=(
-                    "attribute_not_exists(pk) OR computed_at < :computed_at OR sweep_id = :sweep_id"
-                ),
-                ExpressionAttributeValues=encode_item(
-                    {":computed_at": row.computed_at_s, ":sweep_id": row.sweep_id}
-                ),
-            )
-        except self._client.exceptions.ConditionalCheckFailedException:
+            for first in range(0, len(writes), ITEMS_A_TRANSACTION):
+                transact(self._client, writes[first : first + ITEMS_A_TRANSACTION])
+        except self._client.exceptions.TransactionCanceledException as error:
+            reasons = {reason.get("Code") for reason in cancellation_reasons(error)}
+            if "ConditionalCheckFailed" not in reasons:
+                raise
             return False
         return True
 
@@ -130,6 +189,42 @@ def _partition_key(instance_type: str) -> str:
     return f"TYPE#{instance_type}"
 
 
+def _memory_key(region: str) -> dict[str, str]:
+    return {"pk": f"MEMORY#{region}", "sk": "SIGNALS"}
+
+
+def _put(table: str, item: Mapping[str, object], record: SweepRecord) -> TransactWriteItemTypeDef:
+    mark: dict[str, object] = {"computed_at": record.computed_at_s, "sweep_id": record.sweep_id}
+    return {
+        "Put": {
+            "TableName": table,
+            "Item": encode_item({**item, **mark}),
+            # The sweep's own item may stand there: the client repeats a write whose answer it lost.
+            "ConditionExpression": (
+                "attribute_not_exists(pk) OR computed_at < :computed_at OR sweep_id = :sweep_id"
+            ),
+            "ExpressionAttributeValues": encode_item(
+                {f":{name}": value for name, value in mark.items()}
+            ),
+        }
+    }
+
+
+def _to_items(sweep: RegionSweep) -> Iterator[dict[str, object]]:
+    record = sweep.record
+    yield _memory_key(record.region) | {
+        "memory": sweep.memory,
+        "expires_at": sweep.memory_expires_at_s,
+    }
+    yield {
+        "pk": history_partition(record.region),
+        "sk": history_sort_key(record.computed_at_s),
+        RECORD_ATTRIBUTE: encode_record(record),
+        "expires_at": sweep.record_expires_at_s,
+    }
+    yield from map(_to_item, sweep.rows)
+
+
 def _to_item(row: ScoreRow) -> dict[str, object]:
     return {
         "pk": _partition_key(row.instance_type),
@@ -147,8 +242,6 @@ def _to_item(row: ScoreRow) -> dict[str, object]:
             for name, reading in row.signals.items()
         },
         "reasons": row.reasons,
-        "computed_at": row.computed_at_s,
-        "sweep_id": row.sweep_id,
         "expires_at": row.expires_at_s,
     }
 

@@ -21,12 +21,12 @@ import botocore.session
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast.errors import EC2Error, InternalError, MalformedQueryString
 from fleetcast.instance_types import ec2_catalogue
-from lambdas.bus import Bus, CredentialsUnreadable
+from lambdas.bus import Bus
 from lambdas.fleet_table import FleetTable
+from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
 from lambdas.run_instances.ec2_protocol import (
     decode_request,
@@ -39,7 +39,7 @@ from lambdas.run_instances.services import Call, Services
 from lambdas.settings import RunInstancesSettings, decode_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
@@ -122,7 +122,10 @@ def at_cold_start() -> Services:
     session = botocore.session.get_session()
     # botocore's own stubs know no services.
     dynamodb: Any = session.create_client("dynamodb", config=_AWS_CALLS)
-    bus = Bus({region.name: region for region in settings.regions}, _credentials_from(session))
+    bus = Bus(
+        {region.name: region for region in settings.regions},
+        secret_reader(lambda: session.create_client("secretsmanager", config=_AWS_CALLS)),
+    )
     return Services(
         settings=settings,
         instance_types=ec2_catalogue().with_types(settings.instance_types),
@@ -133,19 +136,6 @@ def at_cold_start() -> Services:
         clock_s=time.monotonic,
         random_hex=lambda digits: secrets.token_hex(digits // 2 + 1)[:digits],
     )
-
-
-def _credentials_from(session: botocore.session.Session) -> Callable[[str], str]:
-    def read_secret(name: str) -> str:
-        # Made here: a fleet whose NATS asks for no credentials never pays for the client.
-        client: Any = session.create_client("secretsmanager", config=_AWS_CALLS)
-        try:
-            secret: str = client.get_secret_value(SecretId=name)["SecretString"]
-        except (BotoCoreError, ClientError, KeyError) as error:
-            raise CredentialsUnreadable(f"secret {name} can't be read: {error!r}") from error
-        return secret
-
-    return read_secret
 
 
 def _log_as_json() -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from botocore.config import Config
+from botocore.exceptions import UnknownRegionError
 
 from lambdas.score_regions.collection import MAX_THREADS
 
@@ -30,6 +31,19 @@ PRICING_REGION_BY_CONTINENT = {"ap": "ap-south-1", "eu": "eu-central-1"}
 PRICING_REGION = "us-east-1"
 
 
+class CallCount:
+    """Counts the calls of all clients that a session makes from now on; repeats are one call."""
+
+    def __init__(self, session: Session) -> None:
+        self.calls_n = 0
+        self._lock = threading.Lock()
+        session.events.register("before-call", self._count)
+
+    def _count(self, **_: object) -> None:
+        with self._lock:
+            self.calls_n += 1
+
+
 class AwsClients:
     """Clients by service and region. Safe to use from many threads.
 
@@ -41,6 +55,14 @@ class AwsClients:
         self._config = config
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()  # to make a client isn't thread-safe, to use one is
+
+    def is_aws_region(self, region: str) -> bool:
+        """Tell whether AWS can have a region of that name; a fleet may have others."""
+        try:
+            self._session.get_partition_for_region(region)
+        except UnknownRegionError:
+            return False
+        return True
 
     def cloudformation(self, region: str) -> CloudFormationClient:
         """Return the region's CloudFormation client."""
@@ -56,6 +78,10 @@ class AwsClients:
         """Return the region's EC2 client."""
         client: EC2Client = self._shared("ec2", region)
         return client
+
+    def home_ec2(self) -> EC2Client:
+        """Return an EC2 client for what any region answers for all; near if it can be."""
+        return self.ec2(self._session.region_name or "us-east-1")
 
     def sqs(self, region: str) -> SQSClient:
         """Return the region's SQS client."""

@@ -35,8 +35,6 @@ REFUSALS = {
     "UnauthorizedOperation",
     "UnrecognizedClientException",
 }
-# The service doesn't exist there, which is no failure.
-NOT_OFFERED = {"InvalidAction", "UnsupportedOperation"}
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,27 @@ class Probe:
 
     name: for the log. expects: every signal that it is to read. read: does it, in a thread of its
     own; what it leaves out is missing, and what it raises becomes the reading of all it expects.
+    not_offered: error codes that say that there is nothing to read, which is no failure.
     """
 
     name: str
     expects: tuple[SignalKey, ...]
     read: Callable[[], Mapping[SignalKey, Reading]]
+    not_offered: frozenset[str] = frozenset()
 
 
-def collect(probes: Sequence[Probe], *, timeout_s: float) -> dict[SignalKey, Reading]:
+@dataclass(frozen=True)
+class Collected:
+    """A reading for everything that was expected, and what of it a source had an answer for.
+
+    An answer may be that there is nothing.
+    """
+
+    readings: Mapping[SignalKey, Reading]
+    answered: frozenset[SignalKey]
+
+
+def collect(probes: Sequence[Probe], *, timeout_s: float) -> Collected:
     """Run all probes side by side; a reading for everything that they expect, whatever happens.
 
     timeout_s: what isn't back by then is missing. Its thread isn't waited for: the clients' own
@@ -73,27 +84,35 @@ def collect(probes: Sequence[Probe], *, timeout_s: float) -> dict[SignalKey, Rea
     executor.shutdown(wait=False, cancel_futures=True)
 
     readings: dict[SignalKey, Reading] = {}
+    answered: set[SignalKey] = set()
     for probe, future in zip(probes, futures, strict=True):
-        if future in done:
-            readings |= _outcome(probe, future)
-        else:
+        if future not in done:
             readings |= dict.fromkeys(probe.expects, Reading.absent("missing", "deadline"))
-    return readings
+            continue
+        outcome = _outcome(probe, future)
+        readings |= outcome
+        if future.exception() is None or _is_not_offered(outcome):
+            answered |= outcome.keys()
+    return Collected(readings, frozenset(answered))
 
 
-def reading_of_error(error: BaseException) -> Reading:
+def reading_of_error(error: BaseException, *, not_offered: frozenset[str] = frozenset()) -> Reading:
     """Turn what a probe raised into the reading of what it was to read."""
     words = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
     if isinstance(error, UnknownRegionError):
-        return Reading.absent("not_offered", words)
+        return Reading.absent("missing", words)
     if not isinstance(error, ClientError):
         return Reading.absent("failed", f"{type(error).__name__}: {words}")
     code = error.response.get("Error", {}).get("Code", "")
     if code in REFUSALS:
         return Reading.absent("refused", words)
-    if code in NOT_OFFERED:
+    if code in not_offered:
         return Reading.absent("not_offered", words)
     return Reading.absent("failed", words)
+
+
+def _is_not_offered(outcome: Mapping[SignalKey, Reading]) -> bool:
+    return all(reading.status == "not_offered" for reading in outcome.values())
 
 
 def _outcome(
@@ -106,4 +125,5 @@ def _outcome(
     if not isinstance(error, ClientError | BotoCoreError | ResponseParserError):
         # An answer in a form that the collector doesn't know: ours to mend.
         logger.error("probe broke", probe=probe.name, exc_info=error)
-    return dict.fromkeys(probe.expects, reading_of_error(error))
+    reading = reading_of_error(error, not_offered=probe.not_offered)
+    return dict.fromkeys(probe.expects, reading)

@@ -1,28 +1,47 @@
-"""One sweep: read every signal of every region, score, write."""
+"""One sweep: recall, read every signal of every region, score, write."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from aws_lambda_powertools import Logger
+
+from fleetcast.errors import InvalidInput
 from lambdas.score_regions.collection import collect
-from lambdas.score_regions.scores import score_rows
-from lambdas.score_regions.signals.cluster_utilization import cluster_utilization_probe
-from lambdas.score_regions.signals.job_queue import job_queue_probe
-from lambdas.score_regions.signals.on_demand_prices import on_demand_price_probe
-from lambdas.score_regions.signals.spot_prices import spot_price_probe
+from lambdas.score_regions.memory import RegionMemory, decode_memory, remember
+from lambdas.score_regions.plan import plan_sweep, refresh_periods
+from lambdas.score_regions.scores import score_region
+from lambdas.score_regions.signals.capacity_blocks import OFFERS, OFFERS_KEPT
+from lambdas.score_regions.signals.job_queue import JobQueues
+from lambdas.score_regions.signals.spot_price_trends import PRICES_KEPT
+from lambdas.score_regions.signals.spot_prices import SPOT_PRICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from lambdas.region_scores import Reading, RegionScoresTable, ScoreRow
+    from lambdas.region_scores import Reading, RegionScoresTable
     from lambdas.score_regions.clients import AwsClients
-    from lambdas.score_regions.collection import Probe, SignalKey
+    from lambdas.score_regions.collection import SignalKey
     from lambdas.settings import ScoreRegionsSettings
 
-WRITING_THREADS = 16
+logger = Logger(service="score_regions", child=True)
+
+ResultT = TypeVar("ResultT")
+
+TABLE_THREADS: Final = 16
+SERIES: Final = {SPOT_PRICE: PRICES_KEPT, OFFERS: OFFERS_KEPT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionReadings:
+    """What a sweep knows of a region, and what it leaves to the next one."""
+
+    readings: Mapping[SignalKey, Reading]
+    memory: RegionMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +49,10 @@ class SweepSummary:
     """What a sweep saw and did.
 
     readings_n: by status. errors_n: how many readings have each error, by "signal: status: error".
-    rows_superseded_n: rows that weren't written because a newer sweep's stand there.
+    rows_superseded_n: rows that weren't written because a newer sweep's stand there. unwritten:
+    by region whose memory couldn't be read or whose rows couldn't be written, why; what stood
+    there before still stands. oldest_score_at_s: when the oldest scores that now stand were made,
+    epoch seconds; None if that isn't known of some region.
     """
 
     sweep_id: str
@@ -38,12 +60,15 @@ class SweepSummary:
     errors_n: Mapping[str, int]
     rows_written_n: int
     rows_superseded_n: int
+    unwritten: Mapping[str, Exception]
+    oldest_score_at_s: float | None
 
 
 def run_sweep(
     settings: ScoreRegionsSettings,
     clients: AwsClients,
     table: RegionScoresTable,
+    credentials: Callable[[str], str],
     *,
     sweep_id: str,
     now_s: float,
@@ -51,50 +76,128 @@ def run_sweep(
 ) -> SweepSummary:
     """Read, score and write everything once.
 
-    now_s: epoch seconds; it dates the sweep. read_within_s: signals that aren't back by then are
-    scored as missing. Raises the first error that writing met, once every row has been tried.
+    credentials: the content of a NATS credentials secret by its name. now_s: epoch seconds; it
+    dates the sweep. read_within_s: signals that aren't back by then are scored as missing.
     """
-    readings = read_signals(settings, clients, now_s=now_s, within_s=read_within_s)
-    rows = list(score_rows(settings, readings, sweep_id=sweep_id, computed_at_s=now_s))
-    written_n = _write(rows, table)
+    ends_at_s = time.monotonic() + read_within_s
+    names = [region.name for region in settings.regions]
+    memories, forgotten = _for_each(
+        names, lambda region: _recall(table, region), timeout_s=read_within_s
+    )
+    seen = read_signals(
+        settings,
+        memories,
+        clients,
+        credentials,
+        now_s=now_s,
+        within_s=max(0.0, ends_at_s - time.monotonic()),
+    )
+    sweeps = {
+        region: score_region(
+            settings, region, of.readings, of.memory, sweep_id=sweep_id, computed_at_s=now_s
+        )
+        for region, of in seen.items()
+    }
+    is_written, unwritten = _for_each(sweeps, lambda region: table.write(sweeps[region]))
+    rows_n = {region: len(sweeps[region].rows) for region in is_written}
+    swept_at_s = [memories[region].swept_at_s for region in unwritten]
     return SweepSummary(
         sweep_id=sweep_id,
-        readings_n=dict(Counter(reading.status for reading in readings.values())),
-        errors_n=dict(
-            Counter(
-                f"{key.signal}: {reading.status}: {reading.error}"
-                for key, reading in readings.items()
-                if reading.error is not None
-            )
-        ),
-        rows_written_n=written_n,
-        rows_superseded_n=len(rows) - written_n,
+        **_counts(reading for of in seen.values() for reading in of.readings.items()),
+        rows_written_n=sum(rows_n[region] for region, done in is_written.items() if done),
+        rows_superseded_n=sum(rows_n[region] for region, done in is_written.items() if not done),
+        unwritten=forgotten | unwritten,
+        oldest_score_at_s=None if forgotten else _oldest([now_s, *swept_at_s]),
     )
 
 
 def read_signals(
-    settings: ScoreRegionsSettings, clients: AwsClients, *, now_s: float, within_s: float
-) -> dict[SignalKey, Reading]:
-    """Read all signals of all regions side by side; arguments as run_sweep's."""
-    return collect(list(_probes(settings, clients, now_s=now_s)), timeout_s=within_s)
+    settings: ScoreRegionsSettings,
+    memories: Mapping[str, RegionMemory],
+    clients: AwsClients,
+    credentials: Callable[[str], str],
+    *,
+    now_s: float,
+    within_s: float,
+) -> dict[str, RegionReadings]:
+    """Read, side by side, all signals of the regions that have a memory; arguments as run_sweep's.
+
+    What a call was to read and didn't shows its last good value, by its status not as one of now.
+    """
+    known_queues = {region: memory.job_queue for region, memory in memories.items()}
+    queues = JobQueues(known_queues, now_s=now_s)
+    plan = plan_sweep(settings, memories, queues, clients, credentials, now_s=now_s)
+    collected = collect(plan.probes, timeout_s=within_s)
+    refresh_s = refresh_periods(settings)
+    asked = {key for key in collected.readings if key.signal in refresh_s}
+    seen: dict[str, RegionReadings] = {}
+    for region, memory in memories.items():
+        known = {key: reading for key, reading in plan.known.items() if key.region == region}
+        asked_for = {
+            key: reading for key, reading in collected.readings.items() if key.region == region
+        }
+        seen[region] = RegionReadings(
+            readings=known
+            | {
+                key: memory.with_last_good(key, reading, now_s=now_s)
+                for key, reading in asked_for.items()
+            },
+            memory=remember(
+                memory,
+                known | asked_for,
+                asked=asked,
+                answered=asked & collected.answered,
+                series=SERIES,
+                job_queue=queues.of(region),
+                now_s=now_s,
+            ),
+        )
+    return seen
 
 
-def _probes(
-    settings: ScoreRegionsSettings, clients: AwsClients, *, now_s: float
-) -> Iterator[Probe]:
-    types = settings.scored_instance_types
-    region_names = [region.name for region in settings.regions]
-    for region in settings.regions:
-        yield job_queue_probe(region, clients, now_s=now_s)
-        yield cluster_utilization_probe(region, clients, now_s=now_s)
-        yield spot_price_probe(region.name, types, clients, now_s=now_s)
-    for instance_type in types:
-        yield on_demand_price_probe(instance_type, region_names, clients, now_s=now_s)
+def _recall(table: RegionScoresTable, region: str) -> RegionMemory:
+    encoded = table.read_memory(region)
+    if encoded is None:
+        return RegionMemory()
+    try:
+        return decode_memory(encoded)
+    except InvalidInput as error:
+        # Another version's, most likely: what was in it will be learnt again.
+        logger.warning("memory not understood", region=region, why=str(error))
+        return RegionMemory()
 
 
-def _write(rows: Sequence[ScoreRow], table: RegionScoresTable) -> int:
-    """Write all rows side by side; return how many no newer sweep had superseded."""
-    with ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="write") as executor:
-        futures = [executor.submit(table.write, row) for row in rows]
-        wait(futures)
-    return sum(future.result() for future in futures)
+def _for_each(
+    regions: Iterable[str], act: Callable[[str], ResultT], *, timeout_s: float | None = None
+) -> tuple[dict[str, ResultT], dict[str, Exception]]:
+    """Act on all regions side by side; the results by region, and the errors of the others."""
+    executor = ThreadPoolExecutor(TABLE_THREADS, thread_name_prefix="table")
+    futures = {region: executor.submit(act, region) for region in regions}
+    done, _ = wait(futures.values(), timeout=timeout_s)
+    executor.shutdown(wait=False, cancel_futures=True)
+    results: dict[str, ResultT] = {}
+    errors: dict[str, Exception] = {}
+    for region, future in futures.items():
+        error = future.exception() if future in done else TimeoutError("deadline")
+        if error is None:
+            results[region] = future.result()
+        elif isinstance(error, Exception):
+            errors[region] = error
+        else:
+            raise error
+    return results, errors
+
+
+def _oldest(times_s: Iterable[float | None]) -> float | None:
+    known = list(times_s)
+    return None if None in known else min(time_s for time_s in known if time_s is not None)
+
+
+def _counts(readings: Iterable[tuple[SignalKey, Reading]]) -> dict[str, Any]:
+    statuses: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    for key, reading in readings:
+        statuses[reading.status] += 1
+        if reading.error is not None:
+            errors[f"{key.signal}: {reading.status}: {reading.error}"] += 1
+    return {"readings_n": dict(statuses), "errors_n": dict(errors)}

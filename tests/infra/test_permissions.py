@@ -9,6 +9,7 @@ import msgspec
 from lambdas.fleet_table import FleetTable, Reservation, Token
 from lambdas.records import InstanceRecord
 from lambdas.region_scores import RegionScoresTable, ScoreRow
+from tests.region_sweeps import sweep_of
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -99,13 +100,14 @@ def test_run_instances_may_do_to_the_fleet_table_exactly_what_it_does(
     assert granted(template, "RunInstancesRole", "Fleet") == done
 
 
-def test_run_instances_may_only_read_scores_and_score_regions_only_write_them(
+def test_run_instances_and_score_regions_may_do_to_scores_exactly_what_they_do(
     template: dict[str, Any],
 ) -> None:
     with tables(REGION_SCORES) as client:
         scores = RegionScoresTable(client, REGION_SCORES)
         written = noted_actions(client)
-        scores.write(ROW)
+        scores.read_memory(ROW.region)
+        scores.write(sweep_of(ROW))
         assert granted(template, "ScoreRegionsRole", "RegionScores") == written
     with tables(REGION_SCORES) as client:
         scores = RegionScoresTable(client, REGION_SCORES)

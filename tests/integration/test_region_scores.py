@@ -11,6 +11,7 @@ import pytest
 
 from fleetcast.selection import RegionScore
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, ScoreRow
+from tests.region_sweeps import sweep_of
 from tests.tables import tables
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def table(dynamodb: DynamoDBClient) -> RegionScoresTable:
 
 
 def test_what_was_written_is_read(table: RegionScoresTable) -> None:
-    assert table.write(ROW)
-    assert table.write(replace(ROW, region="eu-west-1", score=1.0))
+    assert table.write(sweep_of(ROW))
+    assert table.write(sweep_of(replace(ROW, region="eu-west-1", score=1.0)))
 
     assert table.read_scores("t3.medium") == {
         "us-east-1": RegionScore(
@@ -70,8 +71,8 @@ def test_what_was_written_is_read(table: RegionScoresTable) -> None:
 
 
 def test_a_type_without_scores_has_those_that_need_no_type(table: RegionScoresTable) -> None:
-    table.write(ROW)
-    table.write(replace(ROW, instance_type=ANY_TYPE, score=82.5))
+    table.write(sweep_of(ROW))
+    table.write(sweep_of(replace(ROW, instance_type=ANY_TYPE, score=82.5)))
 
     assert table.read_scores("c7i.large")["us-east-1"].score == 82.5
     assert table.read_scores("t3.medium")["us-east-1"].score == ROW.score
@@ -82,9 +83,9 @@ def test_an_empty_table_has_no_scores(table: RegionScoresTable) -> None:
 
 
 def test_a_newer_sweep_overwrites_an_older_one(table: RegionScoresTable) -> None:
-    table.write(ROW)
+    table.write(sweep_of(ROW))
 
-    assert table.write(replace(ROW, sweep_id="sweep-2", computed_at_s=100.5, score=0.9))
+    assert table.write(sweep_of(replace(ROW, sweep_id="sweep-2", computed_at_s=100.5, score=0.9)))
     assert table.read_scores("t3.medium")["us-east-1"].score == 0.9
 
 
@@ -92,21 +93,25 @@ def test_a_newer_sweep_overwrites_an_older_one(table: RegionScoresTable) -> None
 def test_an_older_sweep_never_overwrites_a_newer_one(
     table: RegionScoresTable, computed_at_s: float
 ) -> None:
-    table.write(ROW)
+    table.write(sweep_of(ROW))
 
-    assert not table.write(replace(ROW, sweep_id="sweep-0", computed_at_s=computed_at_s, score=0.9))
+    assert not table.write(
+        sweep_of(replace(ROW, sweep_id="sweep-0", computed_at_s=computed_at_s, score=0.9))
+    )
     assert table.read_scores("t3.medium")["us-east-1"].score == ROW.score
 
 
 def test_an_older_sweep_still_writes_rows_that_no_newer_one_wrote(table: RegionScoresTable) -> None:
-    table.write(ROW)
+    table.write(sweep_of(ROW))
 
-    assert table.write(replace(ROW, region="eu-west-1", sweep_id="sweep-0", computed_at_s=99.0))
+    assert table.write(
+        sweep_of(replace(ROW, region="eu-west-1", sweep_id="sweep-0", computed_at_s=99.0))
+    )
 
 
 def test_a_repeated_write_of_one_sweep_is_a_write(table: RegionScoresTable) -> None:
-    assert table.write(ROW)
-    assert table.write(ROW)
+    assert table.write(sweep_of(ROW))
+    assert table.write(sweep_of(ROW))
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
@@ -114,7 +119,7 @@ def test_a_score_that_is_not_finite_is_never_written(
     table: RegionScoresTable, score: float
 ) -> None:
     with pytest.raises(ValueError, match="finite"):
-        table.write(replace(ROW, score=score))
+        table.write(sweep_of(replace(ROW, score=score)))
 
     assert table.read_scores("t3.medium") == {}
 
@@ -122,11 +127,11 @@ def test_a_score_that_is_not_finite_is_never_written(
 def test_a_row_is_stored_under_the_agreed_names(
     table: RegionScoresTable, dynamodb: DynamoDBClient
 ) -> None:
-    table.write(ROW)
+    table.write(sweep_of(ROW))
 
-    [item] = dynamodb.scan(TableName=TABLE)["Items"]
+    items = {item["pk"]["S"]: item for item in dynamodb.scan(TableName=TABLE)["Items"]}
 
-    assert item == {
+    assert items["TYPE#t3.medium"] == {
         "pk": {"S": "TYPE#t3.medium"},
         "sk": {"S": "REGION#us-east-1"},
         "score": {"N": "0.30000000000000004"},
@@ -157,6 +162,68 @@ def test_a_row_is_stored_under_the_agreed_names(
         "sweep_id": {"S": "sweep-1"},
         "expires_at": {"N": "4000"},
     }
+
+
+def test_beside_the_rows_stand_the_memory_and_the_record_of_the_sweep(
+    table: RegionScoresTable, dynamodb: DynamoDBClient
+) -> None:
+    table.write(sweep_of(ROW))
+
+    keys = {
+        (item["pk"]["S"], item["sk"]["S"], item["expires_at"]["N"])
+        for item in dynamodb.scan(TableName=TABLE)["Items"]
+    }
+
+    assert keys == {
+        ("TYPE#t3.medium", "REGION#us-east-1", "4000"),
+        ("MEMORY#us-east-1", "SIGNALS", "4000"),
+        ("SWEEPS#us-east-1", "AT#0000000100250", "4000"),
+    }
+
+
+def test_a_memory_is_what_the_newest_sweep_left(table: RegionScoresTable) -> None:
+    assert table.read_memory("us-east-1") is None
+
+    table.write(sweep_of(ROW, memory=b"first"))
+    older = replace(ROW, sweep_id="sweep-0", computed_at_s=99.0)
+    table.write(sweep_of(older, memory=b"older"))
+
+    assert table.read_memory("us-east-1") == b"first"
+    assert table.read_memory("eu-west-1") is None
+
+
+def test_a_sweep_that_meets_one_newer_row_writes_nothing(
+    table: RegionScoresTable, dynamodb: DynamoDBClient
+) -> None:
+    newer = replace(ROW, instance_type="c7i.large", sweep_id="sweep-2", computed_at_s=200.0)
+    table.write(sweep_of(newer))
+
+    assert not table.write(sweep_of(ROW, replace(ROW, instance_type=ANY_TYPE)))
+    assert {item["sweep_id"]["S"] for item in dynamodb.scan(TableName=TABLE)["Items"]} == {
+        "sweep-2"
+    }
+
+
+def test_more_rows_than_a_transaction_holds_are_written(table: RegionScoresTable) -> None:
+    rows = [replace(ROW, instance_type=f"x{number}.large") for number in range(120)]
+
+    assert table.write(sweep_of(*rows))
+
+    assert "us-east-1" in table.read_scores("x0.large")
+    assert "us-east-1" in table.read_scores("x119.large")
+
+
+def test_a_regions_history_is_read_from_a_time_on_oldest_first(table: RegionScoresTable) -> None:
+    for at_s in (100.0, 200.0, 300.5, 400.0):
+        for region in ("us-east-1", "eu-west-1"):
+            row = replace(ROW, sweep_id=f"at-{at_s}", computed_at_s=at_s, region=region)
+            table.write(sweep_of(row))
+
+    history = table.read_history("us-east-1", since_s=200.5)
+
+    assert [record.sweep_id for record in history] == ["at-300.5", "at-400.0"]
+    assert {record.region for record in history} == {"us-east-1"}
+    assert history[0].scores["t3.medium"].score == ROW.score
 
 
 def test_launching_reads_scores_without_loading_boto3_or_powertools() -> None:

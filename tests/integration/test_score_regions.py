@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import boto3
+import msgspec
 import pytest
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from botocore.exceptions import ClientError
@@ -15,7 +17,9 @@ from moto import mock_aws
 from fleetcast.local.aws_fakes import AwsFakes, Failure, Prices, Scenario
 from fleetcast.scoring import RegionSignals, simple_score, weighted_score
 from lambdas.attribute_values import decode_item
+from lambdas.region_scores import RegionScoresTable
 from lambdas.score_regions import handler
+from lambdas.score_regions.memory import decode_memory, encode_memory
 from lambdas.settings import Region, ScoreRegionsSettings, encode_settings
 from tests.tables import create_table
 
@@ -37,7 +41,7 @@ SETTINGS = ScoreRegionsSettings(
         ),
         Region(name="lab-1", nats_url="tls://c:4222"),
     ),
-    scored_instance_types=("t3.medium", "m8a.nano"),
+    scored_instance_types=("t3.medium", "m8a.nano", "p5.48xlarge"),
     score_ttl_s=3600,
 )
 SCENARIO = Scenario(
@@ -54,8 +58,11 @@ SCENARIO = Scenario(
             )
         },
     },
+    spot_placement={"us-east-1": {"t3.medium": 9}, "eu-west-1": {"t3.medium": 4}},
+    capacity_blocks={"us-east-1": {"p5.48xlarge": (2, 1)}},
     page_size=1,
 )
+ROWS_N = 3 * 4  # regions, types and no type
 JOB_STACK = {
     "Resources": {"Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "jobs"}}},
     "Outputs": {"JobQueueUrl": {"Value": {"Ref": "Queue"}}},
@@ -80,6 +87,7 @@ class Cloud:
 
     def __init__(self) -> None:
         self.scenario = SCENARIO
+        self.calls: Counter[tuple[str, str]] = Counter()  # of the fakes, by action and region
 
     def put_utilization(self, region: str, **percent: float) -> None:
         """Publish a newest datapoint and an older one, the newest first."""
@@ -117,6 +125,25 @@ class Cloud:
                 ExpressionAttributeValues={":hour": {"N": "3600"}},
             )
 
+    def table(self) -> RegionScoresTable:
+        return RegionScoresTable(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
+
+    def date_memory_back(self, *, hours: float) -> None:
+        """Make what the sweeps remember that much older."""
+        dynamodb = boto3.client("dynamodb", region_name="us-east-1")
+        for region in SETTINGS.regions:
+            encoded = self.table().read_memory(region.name)
+            assert encoded is not None
+            memory = decode_memory(encoded)
+            assert memory.swept_at_s is not None
+            older = msgspec.structs.replace(memory, swept_at_s=memory.swept_at_s - hours * 3600)
+            dynamodb.update_item(
+                TableName=TABLE,
+                Key={"pk": {"S": f"MEMORY#{region.name}"}, "sk": {"S": "SIGNALS"}},
+                UpdateExpression="SET memory = :older",
+                ExpressionAttributeValues={":older": {"B": encode_memory(older)}},
+            )
+
     def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
         """The table's rows by type and region."""
         pages = (
@@ -128,6 +155,7 @@ class Cloud:
         return {
             (item["pk"].removeprefix("TYPE#"), item["sk"].removeprefix("REGION#")): item
             for item in items
+            if item["pk"].startswith("TYPE#")
         }
 
 
@@ -142,11 +170,14 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    # moto copies whole tables for a transaction, and not safely beside another one.
+    monkeypatch.setattr("lambdas.score_regions.sweep.TABLE_THREADS", 1)
     handler.at_cold_start.cache_clear()
     cloud = Cloud()
     with mock_aws(), AwsFakes(lambda: cloud.scenario) as fakes:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", fakes.url)
         monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", fakes.url)
+        cloud.calls = fakes.calls
         create_table(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
         for region in ("us-east-1", "eu-west-1"):
             boto3.client("cloudformation", region_name=region).create_stack(
@@ -158,6 +189,12 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 def sweep(name: str = "sweep-1", *, remaining_ms: int = 60_000) -> dict[str, Any]:
     return handler.handle({}, invocation(name, left_ms=remaining_ms))
+
+
+def failing(action: str) -> Scenario:
+    """The scenario, but that an action is refused."""
+    failure = Failure(action=action, kind="access_denied")
+    return msgspec.structs.replace(SCENARIO, failures=[failure])
 
 
 def statuses(row: dict[str, Any]) -> dict[str, SignalStatus]:
@@ -173,25 +210,30 @@ def test_a_sweep_scores_every_region_with_and_without_a_type(cloud: Cloud) -> No
     summary = sweep()
     rows = cloud.rows()
 
-    assert summary["rows_written_n"] == len(rows) == 3 * 3
+    assert summary["rows_written_n"] == len(rows) == ROWS_N
     assert rows["*", "us-east-1"]["score"] == simple_score(3, 42, 2, 0)
     assert rows["*", "us-east-1"]["telemetry_status"] == "complete"
     typed = rows["t3.medium", "us-east-1"]
     assert typed["score"] == weighted_score(
         RegionSignals(
-            spot_placement=0,
+            spot_placement=0.9,
             spot_price_ratio=0.3,
             queue_depth=3,
             gpu_utilization=42,
             running_jobs=2,
-            capacity_block_trend=-1,
+            capacity_block_trend=0,
         )
     )
-    assert set(statuses(typed).values()) == {"ok"}
+    observed_only = {"total_gpus", "free_gpus", "average_wait_s"}
+    assert {name for name, status in statuses(typed).items() if status != "ok"} == {
+        "capacity_block_trend",  # not sold in blocks
+        *observed_only,
+    }
     assert typed["reasons"] == [
         "low queue depth (3)",
         "58% GPU available",
         "few running jobs (2)",
+        "high spot placement score (0.9)",
         "good spot savings (70% off on-demand)",
     ]
     assert rows["t3.medium", "eu-west-1"]["signals"]["spot_price_ratio"]["value"] == pytest.approx(
@@ -205,17 +247,20 @@ def test_a_sweep_scores_every_region_with_and_without_a_type(cloud: Cloud) -> No
 def test_a_type_that_ec2_does_not_sell_has_a_score_without_prices(cloud: Cloud) -> None:
     sweep()
 
-    assert statuses(cloud.rows()["m8a.nano", "us-east-1"])["spot_price_ratio"] == "missing"
+    signals = statuses(cloud.rows()["m8a.nano", "us-east-1"])
+    assert signals["spot_price_ratio"] == "missing"
+    assert signals["spot_placement"] == "not_offered"
 
 
 def test_a_region_outside_aws_is_scored_without_asking_anything_of_it(cloud: Cloud) -> None:
     sweep()
     rows = cloud.rows()
 
-    assert statuses(rows["*", "lab-1"]) == dict.fromkeys(
-        ("queue_depth", "running_jobs", "gpu_utilization", "cpu_utilization"), "not_offered"
-    )
+    assert set(statuses(rows["*", "lab-1"]).values()) == {"missing"}  # nothing is configured
     assert statuses(rows["t3.medium", "lab-1"])["spot_price_usd_per_hour"] == "not_offered"
+    assert statuses(rows["t3.medium", "lab-1"])["spot_placement"] == "not_offered"
+    assert statuses(rows["p5.48xlarge", "lab-1"])["capacity_block_trend"] == "not_offered"
+    assert "lab-1" not in {region for _, region in cloud.calls}
     assert rows["*", "lab-1"]["telemetry_status"] == "unavailable"
 
 
@@ -259,21 +304,24 @@ def test_a_price_call_that_fails_is_recorded_and_scored_as_the_worst(cloud: Clou
     after = rows["t3.medium", "us-east-1"]
 
     assert after["signals"]["spot_price_ratio"]["status"] == "refused"
+    assert after["signals"]["spot_price_ratio"]["value"] == pytest.approx(0.3)  # the last good one
     assert "UnauthorizedOperation" in after["signals"]["spot_price_ratio"]["error"]
     assert after["score"] > before["score"]
     assert statuses(rows["t3.medium", "eu-west-1"])["spot_price_ratio"] == "ok"
-    assert summary["readings_n"]["refused"] == 2  # of two types
+    assert summary["readings_n"]["refused"] == 3  # of three types
 
 
 def test_a_sweep_without_time_left_still_writes_and_says_why(cloud: Cloud) -> None:
-    cloud.scenario = Scenario(latency_s={"GetProducts": 3600, "DescribeSpotPriceHistory": 3600})
+    actions = ("GetProducts", "DescribeSpotPriceHistory", "GetSpotPlacementScores")
+    cloud.scenario = Scenario(latency_s=dict.fromkeys(actions, 3600.0))
 
     summary = sweep(remaining_ms=int((handler.WRITING_S + 0.5) * 1000))
     row = cloud.rows()["t3.medium", "us-east-1"]
 
-    assert summary["rows_written_n"] == 3 * 3
+    assert summary["rows_written_n"] == ROWS_N
     assert row["signals"]["on_demand_price_usd_per_hour"]["error"] == "deadline"
     assert statuses(row)["spot_price_ratio"] == "missing"
+    assert statuses(row)["spot_placement"] == "missing"
 
 
 def test_a_sweep_that_began_earlier_leaves_the_rows_of_a_later_one(cloud: Cloud) -> None:
@@ -282,7 +330,7 @@ def test_a_sweep_that_began_earlier_leaves_the_rows_of_a_later_one(cloud: Cloud)
 
     summary = sweep("earlier")
 
-    assert (summary["rows_written_n"], summary["rows_superseded_n"]) == (0, 3 * 3)
+    assert (summary["rows_written_n"], summary["rows_superseded_n"]) == (0, ROWS_N)
     assert {row["sweep_id"] for row in cloud.rows().values()} == {"later"}
 
 
@@ -290,8 +338,10 @@ def test_a_sweep_that_began_earlier_leaves_the_rows_of_a_later_one(cloud: Cloud)
 def test_rows_that_cannot_be_written_fail_the_invocation() -> None:
     boto3.client("dynamodb", region_name="us-east-1").delete_table(TableName=TABLE)
 
-    with pytest.raises(ClientError, match="ResourceNotFound"):
+    with pytest.raises(ExceptionGroup, match="not written: us-east-1, eu-west-1, lab-1") as caught:
         sweep()
+
+    assert caught.group_contains(ClientError, match="ResourceNotFound")
 
 
 @pytest.mark.usefixtures("cloud")
@@ -302,4 +352,159 @@ def test_a_sweep_leaves_one_line_that_says_what_it_saw(caplog: pytest.LogCapture
     assert record.message == "swept"
     assert summary.items() <= vars(record).items()
     assert summary["sweep_id"] == "sweep-1"
-    assert summary["errors_n"]["queue_depth: not_offered: the region has no job stack"] == 1
+    assert summary["errors_n"]["queue_depth: missing: the region has no job stack"] == 1
+
+
+# --- what sweeps remember ------------------------------------------------------------------
+
+
+def test_a_second_sweep_asks_only_for_what_changes_each_time(cloud: Cloud) -> None:
+    cloud.put_jobs("us-east-1", waiting=3, running=0)
+    sweep("sweep-1")
+    first = Counter(cloud.calls)
+
+    sweep("sweep-2")
+    again = {action for (action, _), n in (cloud.calls - first).items() if n}
+
+    assert {"GetSpotPlacementScores", "GetProducts", "DescribeCapacityBlockOfferings"} <= {
+        action for action, _ in first
+    }
+    assert again == {"DescribeSpotPriceHistory"}
+    row = cloud.rows()["t3.medium", "us-east-1"]
+    assert row["sweep_id"] == "sweep-2"
+    assert statuses(row)["spot_placement"] == statuses(row)["spot_price_ratio"] == "ok"
+    assert row["signals"]["spot_placement"]["observed_at"] < row["computed_at"]
+    assert row["signals"]["queue_depth"]["value"] == 3
+
+
+def test_too_many_configurations_are_a_refusal_that_harms_no_other_signal(cloud: Cloud) -> None:
+    cloud.scenario = msgspec.structs.replace(SCENARIO, spot_placement_configurations=0)
+
+    sweep()
+    row = cloud.rows()["t3.medium", "us-east-1"]
+
+    assert statuses(row)["spot_placement"] == "refused"
+    assert "MaxConfigLimitExceeded" in row["signals"]["spot_placement"]["error"]
+    assert statuses(row)["spot_price_ratio"] == "ok"
+
+
+def test_a_refused_score_leaves_the_last_good_one_in_sight_but_not_in_the_sum(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETCAST_SPOT_PLACEMENT_REFRESH_S", "0.001")
+    handler.at_cold_start.cache_clear()
+    sweep("sweep-1")
+    before = cloud.rows()["t3.medium", "us-east-1"]
+    cloud.scenario = failing("GetSpotPlacementScores")
+
+    sweep("sweep-2")
+    after = cloud.rows()["t3.medium", "us-east-1"]
+
+    assert after["signals"]["spot_placement"]["status"] == "refused"
+    assert after["signals"]["spot_placement"]["value"] == 0.9
+    assert after["signals"]["spot_placement"]["observed_at"] == before["computed_at"]
+    assert after["score"] == pytest.approx(before["score"] + 0.25 * 0.9)
+    assert not any("placement" in reason for reason in after["reasons"])
+
+
+def test_a_memory_that_is_not_understood_is_learnt_again(cloud: Cloud) -> None:
+    sweep("sweep-1")
+    boto3.client("dynamodb", region_name="us-east-1").update_item(
+        TableName=TABLE,
+        Key={"pk": {"S": "MEMORY#us-east-1"}, "sk": {"S": "SIGNALS"}},
+        UpdateExpression="SET memory = :broken",
+        ExpressionAttributeValues={":broken": {"B": b"of another version"}},
+    )
+
+    sweep("sweep-2")
+
+    assert statuses(cloud.rows()["t3.medium", "us-east-1"])["spot_placement"] == "ok"
+
+
+def test_what_sweeps_found_can_be_scored_again_later(cloud: Cloud) -> None:
+    for name in ("sweep-1", "sweep-2"):
+        sweep(name)
+    rows = cloud.rows()
+
+    history = cloud.table().read_history("us-east-1", since_s=0)
+
+    assert [record.sweep_id for record in history] == ["sweep-1", "sweep-2"]
+    for instance_type, past in history[-1].scores.items():
+        assert past.score == rows[instance_type, "us-east-1"]["score"]
+        if past.signals is not None:
+            assert weighted_score(past.signals) == past.score
+
+
+# --- metrics -------------------------------------------------------------------------------
+
+
+def published(captured: pytest.CaptureFixture[str]) -> dict[tuple[str, str | None], float]:
+    """The metrics in the log's embedded metric format, by name and kind."""
+    metrics: dict[tuple[str, str | None], float] = {}
+    for line in captured.readouterr().out.splitlines():
+        entry = json.loads(line)
+        for directive in entry.get("_aws", {}).get("CloudWatchMetrics", []):
+            assert directive["Namespace"] == "fleetcast"
+            assert entry["service"] == "score_regions"
+            for metric in directive["Metrics"]:
+                [value] = entry[metric["Name"]]
+                metrics[metric["Name"], entry.get("kind")] = value
+    return metrics
+
+
+def test_a_sweep_publishes_how_it_went(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud.scenario = failing("GetSpotPlacementScores")
+
+    summary = sweep()
+    metrics = published(capsys)
+
+    assert metrics["SweepDuration", None] > 0
+    assert 0 <= metrics["OldestScoreAge", None] <= metrics["SweepDuration", None] + 1
+    for kind in ("stale", "missing", "refused", "failed"):
+        assert metrics["FailedSignals", kind] == summary["readings_n"].get(kind, 0)
+    assert metrics["FailedSignals", "refused"] == 2 * 2  # of two pools in two regions
+
+
+def test_a_region_takes_at_most_seven_calls(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.scenario = msgspec.structs.replace(SCENARIO, page_size=1000)
+    sweep()
+
+    on_demand, pools, blocks, outside_aws = 3, 2, 2, 2  # of lab-1: its memory and its rows
+    most_n = 7 * 2 + on_demand + pools + blocks + outside_aws
+    assert published(capsys)["AwsCalls", None] <= most_n
+
+
+@pytest.mark.usefixtures("cloud")
+def test_scores_that_are_of_unknown_age_publish_none(capsys: pytest.CaptureFixture[str]) -> None:
+    boto3.client("dynamodb", region_name="us-east-1").delete_table(TableName=TABLE)
+
+    with pytest.raises(ExceptionGroup):
+        sweep()
+
+    metrics = published(capsys)
+    assert ("SweepDuration", None) in metrics
+    assert ("OldestScoreAge", None) not in metrics  # the alarm fires on that, too
+
+
+def test_rows_that_could_not_be_written_are_as_old_as_the_last_sweep(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep("sweep-1")
+    cloud.date_memory_back(hours=2)
+    capsys.readouterr()
+
+    def refuse(params: dict[str, Any], **_: object) -> None:
+        if "REGION#eu-west-1" in str(params):
+            raise ClientError({"Error": {"Code": "InternalServerError"}}, "TransactWriteItems")
+
+    dynamodb: Any = handler.at_cold_start().table._client  # noqa: SLF001 - to make a call of it fail
+    dynamodb.meta.events.register("before-parameter-build.dynamodb.TransactWriteItems", refuse)
+    with pytest.raises(ExceptionGroup, match="not written: eu-west-1"):
+        sweep("sweep-2")
+
+    rows = cloud.rows()
+    assert rows["*", "us-east-1"]["sweep_id"] == "sweep-2"
+    assert rows["*", "eu-west-1"]["sweep_id"] == "sweep-1"
+    assert published(capsys)["OldestScoreAge", None] >= 2 * 3600

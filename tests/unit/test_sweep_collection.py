@@ -13,6 +13,7 @@ from lambdas.score_regions.collection import Probe, SignalKey, collect, reading_
 QUEUE = SignalKey("queue_depth", "us-east-1")
 JOBS = SignalKey("running_jobs", "us-east-1")
 GPU = SignalKey("gpu_utilization", "us-east-1")
+NOT_OFFERED = frozenset({"UnsupportedOperation"})
 SEEN = Reading.of(3, observed_at_s=1.0)
 
 
@@ -47,7 +48,7 @@ def test_a_probe_that_raises_leaves_the_others_alone(error: Exception, words: st
             probe(GPU, read=lambda: {GPU: SEEN}),
         ],
         timeout_s=30,
-    )
+    ).readings
 
     assert readings[GPU] == SEEN
     for key in (QUEUE, JOBS):
@@ -65,7 +66,7 @@ def test_what_is_not_back_by_the_deadline_is_missing() -> None:
 
     readings = collect(
         [probe(QUEUE, read=read_late), probe(GPU, read=lambda: {GPU: SEEN})], timeout_s=0.2
-    )
+    ).readings
     collected.set()
 
     assert readings == {QUEUE: Reading.absent("missing", "deadline"), GPU: SEEN}
@@ -79,20 +80,49 @@ def test_probes_that_never_got_a_thread_are_missing_too() -> None:
         return {}
 
     keys = [SignalKey("queue_depth", f"region-{n}") for n in range(200)]
-    readings = collect([probe(key, read=read_late) for key in keys], timeout_s=0.1)
+    readings = collect([probe(key, read=read_late) for key in keys], timeout_s=0.1).readings
     collected.set()
 
     assert readings == dict.fromkeys(keys, Reading.absent("missing", "deadline"))
 
 
 def test_what_an_answer_leaves_out_is_missing() -> None:
-    readings = collect([probe(QUEUE, JOBS, read=lambda: {QUEUE: SEEN})], timeout_s=30)
+    readings = collect([probe(QUEUE, JOBS, read=lambda: {QUEUE: SEEN})], timeout_s=30).readings
 
     assert readings == {QUEUE: SEEN, JOBS: Reading.absent("missing", "not in the answer")}
 
 
 def test_nothing_to_collect_is_no_failure() -> None:
-    assert collect([], timeout_s=0) == {}
+    assert collect([], timeout_s=0).readings == {}
+
+
+def test_an_answer_of_nothing_is_an_answer_and_an_error_is_none() -> None:
+    answered = collect(
+        [
+            probe(QUEUE, JOBS, read=lambda: {QUEUE: SEEN}),
+            probe(GPU, read=raising(client_error("Throttling"))),
+        ],
+        timeout_s=30,
+    ).answered
+
+    assert answered == {QUEUE, JOBS}
+
+
+def test_that_something_is_not_offered_is_an_answer() -> None:
+    collected = collect(
+        [
+            Probe(
+                name="a probe",
+                expects=(GPU,),
+                read=raising(client_error("UnsupportedOperation")),
+                not_offered=NOT_OFFERED,
+            )
+        ],
+        timeout_s=30,
+    )
+
+    assert collected.answered == {GPU}
+    assert collected.readings[GPU].status == "not_offered"
 
 
 @pytest.mark.parametrize(
@@ -101,15 +131,15 @@ def test_nothing_to_collect_is_no_failure() -> None:
         (client_error("AccessDenied"), "refused"),
         (client_error("UnauthorizedOperation"), "refused"),
         (client_error("MaxConfigLimitExceeded"), "refused"),
-        (client_error("InvalidAction"), "not_offered"),
+        (client_error("InvalidAction"), "failed"),
         (client_error("UnsupportedOperation"), "not_offered"),
         (client_error("Throttling"), "failed"),
-        (UnknownRegionError(region_name="lab-1", error_msg="no partition"), "not_offered"),
+        (UnknownRegionError(region_name="lab-1", error_msg="no partition"), "missing"),
         (TimeoutError("read timed out"), "failed"),
     ],
 )
 def test_the_kind_of_error_decides_the_status(error: Exception, status: str) -> None:
-    assert reading_of_error(error).status == status
+    assert reading_of_error(error, not_offered=NOT_OFFERED).status == status
 
 
 def test_an_error_text_is_one_line_of_bounded_length() -> None:

@@ -12,8 +12,9 @@ from botocore.stub import ANY, Stubber
 from lambdas.region_scores import Reading
 from lambdas.score_regions.clients import AwsClients
 from lambdas.score_regions.collection import Probe, collect
-from lambdas.score_regions.signals.cluster_utilization import cluster_utilization_probe
-from lambdas.score_regions.signals.job_queue import job_queue_probe
+from lambdas.score_regions.memory import JobQueue
+from lambdas.score_regions.signals.job_queue import JobQueues, job_queue_probe
+from lambdas.score_regions.signals.region_metrics import region_metrics_probe
 from lambdas.settings import Region
 
 REGION = Region(
@@ -37,7 +38,7 @@ def answering(client: BaseClient, *answers: tuple[str, dict[str, Any]]) -> Itera
 
 def read(probe: Probe) -> dict[str, Reading]:
     """Run a probe for one region or type; its readings by signal."""
-    return {key.signal: reading for key, reading in collect([probe], timeout_s=30).items()}
+    return {key.signal: reading for key, reading in collect([probe], timeout_s=30).readings.items()}
 
 
 def seen(value: float, at: datetime = NOW) -> Reading:
@@ -66,6 +67,16 @@ def stack(outputs: dict[str, str]) -> tuple[str, dict[str, Any]]:
     }
 
 
+def queues(**known: JobQueue) -> JobQueues:
+    return JobQueues(
+        {region.replace("_", "-"): queue for region, queue in known.items()}, now_s=NOW_S
+    )
+
+
+def queue_probe(clients: AwsClients, known: JobQueues) -> Probe:
+    return job_queue_probe("us-east-1", "jobs", known, clients, now_s=NOW_S)
+
+
 @pytest.mark.parametrize(
     ("attributes", "depth", "running"),
     [
@@ -87,24 +98,50 @@ def test_the_queue_of_the_job_stack_is_read(
         ),
         answering(clients.sqs("us-east-1"), ("get_queue_attributes", {"Attributes": attributes})),
     ):
-        readings = read(job_queue_probe(REGION, clients, now_s=NOW_S))
+        readings = read(queue_probe(clients, queues()))
 
     assert readings == {"queue_depth": depth, "running_jobs": running}
 
 
 def test_a_job_stack_without_the_output_leaves_the_queue_missing(clients: AwsClients) -> None:
+    known = queues()
     with answering(clients.cloudformation("us-east-1"), stack({})):
-        readings = read(job_queue_probe(REGION, clients, now_s=NOW_S))
+        readings = read(queue_probe(clients, known))
 
     absent = Reading.absent("missing", "stack jobs has no output JobQueueUrl")
     assert readings == {"queue_depth": absent, "running_jobs": absent}
+    assert known.of("us-east-1") is None
 
 
-def test_a_region_without_a_job_stack_offers_no_queue_and_is_not_asked(clients: AwsClients) -> None:
-    with answering(clients.cloudformation("us-east-1")):
-        readings = read(job_queue_probe(BARE_REGION, clients, now_s=NOW_S))
+ATTRIBUTES = ("get_queue_attributes", {"Attributes": {"ApproximateNumberOfMessages": "7"}})
 
-    assert {reading.status for reading in readings.values()} == {"not_offered"}
+
+def test_a_stack_is_asked_for_its_queue_once_a_day(clients: AwsClients) -> None:
+    known = queues(us_east_1=JobQueue(QUEUE_URL, NOW_S - 86_399))
+    with (
+        answering(clients.cloudformation("us-east-1")),
+        answering(clients.sqs("us-east-1"), ATTRIBUTES),
+    ):
+        assert read(queue_probe(clients, known))["queue_depth"] == seen(7)
+    assert known.of("us-east-1") == JobQueue(QUEUE_URL, NOW_S - 86_399)
+
+    old = queues(us_east_1=JobQueue("https://sqs.us-east-1.amazonaws.com/0/old", NOW_S - 86_400))
+    with (
+        answering(clients.cloudformation("us-east-1"), stack({"JobQueueUrl": QUEUE_URL})),
+        answering(clients.sqs("us-east-1"), ATTRIBUTES),
+    ):
+        assert read(queue_probe(clients, old))["queue_depth"] == seen(7)
+    assert old.of("us-east-1") == JobQueue(QUEUE_URL, NOW_S)
+
+
+def test_a_queue_that_refuses_is_asked_for_anew_next_time(clients: AwsClients) -> None:
+    known = queues(us_east_1=JobQueue(QUEUE_URL, NOW_S - 60))
+    with Stubber(clients.sqs("us-east-1")) as stubber:
+        stubber.add_client_error("get_queue_attributes", "AWS.SimpleQueueService.NonExistentQueue")
+        readings = read(queue_probe(clients, known))
+
+    assert {reading.status for reading in readings.values()} == {"failed"}
+    assert known.of("us-east-1") is None
 
 
 # --- utilisation ---------------------------------------------------------------------------
@@ -130,7 +167,7 @@ def metrics(*results: dict[str, Any], next_page: str | None = None) -> tuple[str
 
 def utilization(clients: AwsClients, *answers: tuple[str, dict[str, Any]]) -> dict[str, Reading]:
     with answering(clients.cloudwatch("us-east-1"), *answers):
-        return read(cluster_utilization_probe(REGION, clients, now_s=NOW_S))
+        return read(region_metrics_probe(REGION, QUEUE_URL, clients, now_s=NOW_S))
 
 
 def test_the_newest_datapoint_counts_in_whatever_order_they_come(clients: AwsClients) -> None:
@@ -142,7 +179,7 @@ def test_the_newest_datapoint_counts_in_whatever_order_they_come(clients: AwsCli
         ),
     )
 
-    assert readings == {
+    assert {name: readings[name] for name in ("gpu_utilization", "cpu_utilization")} == {
         "gpu_utilization": seen(10.0, NOW - timedelta(minutes=1)),
         "cpu_utilization": seen(5.0, NOW - timedelta(minutes=2)),
     }
@@ -186,19 +223,98 @@ def test_an_error_of_one_metric_is_recorded_with_its_message(
     assert readings["cpu_utilization"].status == "ok"
 
 
-def test_both_metrics_are_asked_for_in_one_call(clients: AwsClients) -> None:
+def test_all_metrics_are_asked_for_in_one_call(clients: AwsClients) -> None:
     with Stubber(clients.cloudwatch("us-east-1")) as stubber:
         stubber.add_response(
             "get_metric_data",
             metrics()[1],
             {"MetricDataQueries": ANY, "StartTime": NOW - timedelta(minutes=10), "EndTime": NOW},
         )
-        read(cluster_utilization_probe(REGION, clients, now_s=NOW_S))
+        readings = read(region_metrics_probe(REGION, QUEUE_URL, clients, now_s=NOW_S))
         stubber.assert_no_pending_responses()
 
+    assert set(readings) == {
+        "gpu_utilization",
+        "cpu_utilization",
+        "total_gpus",
+        "free_gpus",
+        "jobs_started_per_minute",
+    }
+    # An answer that leaves a metric out has not said that it has no datapoints.
+    assert set(readings.values()) == {missing()}
 
-def test_a_region_without_a_cluster_offers_no_utilisation(clients: AwsClients) -> None:
-    with answering(clients.cloudwatch("us-east-1")):
-        readings = read(cluster_utilization_probe(BARE_REGION, clients, now_s=NOW_S))
 
-    assert {reading.status for reading in readings.values()} == {"not_offered"}
+def test_what_a_region_lacks_is_not_asked_for(clients: AwsClients) -> None:
+    def asked_for(region: Region, queue_url: str | None) -> set[str]:
+        probe = region_metrics_probe(region, queue_url, clients, now_s=NOW_S)
+        return {key.signal for key in probe.expects}
+
+    assert asked_for(BARE_REGION, QUEUE_URL) == {"jobs_started_per_minute"}
+    assert "jobs_started_per_minute" not in asked_for(REGION, None)
+
+
+# --- a cluster that is scaled to zero ------------------------------------------------------
+
+
+def test_a_cluster_without_any_datapoint_is_scaled_to_zero(clients: AwsClients) -> None:
+    readings = utilization(
+        clients,
+        metrics(*map(metric, ("gpu_utilization", "cpu_utilization", "total_gpus", "used_gpus"))),
+    )
+
+    absent = Reading.absent("not_offered", "scaled to zero: no datapoint within 0:10:00")
+    for signal in ("gpu_utilization", "cpu_utilization", "total_gpus", "free_gpus"):
+        assert readings[signal] == absent
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [metric("gpu_utilization")],
+        [metric("gpu_utilization"), metric("cpu_utilization", code="Forbidden")],
+        [metric("gpu_utilization"), metric("cpu_utilization", code="PartialData")],
+        [metric("gpu_utilization"), metric("cpu_utilization", (1, 5.0))],
+    ],
+)
+def test_an_answer_with_less_than_that_does_not_say_so(
+    clients: AwsClients, results: list[dict[str, Any]]
+) -> None:
+    readings = utilization(clients, metrics(*results))
+
+    assert readings["gpu_utilization"].status == "missing"
+    assert readings["cpu_utilization"].status != "not_offered"
+
+
+# --- what is observed but not scored -------------------------------------------------------
+
+
+def test_free_gpus_are_those_of_all_nodes_that_no_pod_uses(clients: AwsClients) -> None:
+    # The last two minutes may lack nodes.
+    readings = utilization(
+        clients,
+        metrics(
+            metric("total_gpus", (1, 8.0), (2, 16.0), (3, 24.0)),
+            metric("used_gpus", (1, 1.0), (2, 6.0), (3, 9.0)),
+        ),
+    )
+
+    at = NOW - timedelta(minutes=2)
+    assert (readings["total_gpus"], readings["free_gpus"]) == (seen(16, at), seen(10, at))
+
+
+def test_an_error_of_either_gpu_metric_leaves_the_free_ones_unknown(clients: AwsClients) -> None:
+    readings = utilization(
+        clients,
+        metrics(metric("total_gpus", (2, 16.0)), metric("used_gpus", code="Forbidden")),
+    )
+
+    assert readings["total_gpus"].value == 16
+    assert readings["free_gpus"].status == "refused"
+
+
+def test_jobs_started_are_the_mean_of_the_minutes_that_have_settled(clients: AwsClients) -> None:
+    readings = utilization(
+        clients, metrics(metric("jobs_started_per_minute", (1, 0.0), (2, 3.0), (3, 1.0), (4, 2.0)))
+    )
+
+    assert readings["jobs_started_per_minute"] == seen(2, NOW - timedelta(minutes=2))

@@ -30,8 +30,12 @@ def spot_price_probe(
     def read() -> dict[SignalKey, Reading]:
         # A zone's newest entry is its current price.
         newest: dict[tuple[str, str], SpotPriceTypeDef] = {}
-        for entry in _current_prices(
-            clients, region_name, instance_types, now=datetime.fromtimestamp(now_s, UTC)
+        for entry in price_history(
+            # Starting now: the prices that hold now.
+            clients,
+            region_name,
+            instance_types,
+            start=datetime.fromtimestamp(now_s, UTC),
         ):
             place = (entry["InstanceType"], entry["AvailabilityZone"])
             if place not in newest or entry["Timestamp"] > newest[place]["Timestamp"]:
@@ -55,22 +59,26 @@ def price_reading(usd_per_hour: float, *, observed_at_s: float) -> Reading:
     return Reading.of(usd_per_hour, observed_at_s=observed_at_s)
 
 
-def _current_prices(
-    clients: AwsClients, region_name: str, instance_types: Sequence[str], *, now: datetime
+def price_history(
+    clients: AwsClients, region_name: str, instance_types: Sequence[str], *, start: datetime
 ) -> Iterator[SpotPriceTypeDef]:
+    """Yield what Linux spot instances of these types have cost since the start, in each zone.
+
+    That includes the price that held at the start. Raises botocore's errors.
+    """
     paginator = clients.ec2(region_name).get_paginator("describe_spot_price_history")
-    for start in range(0, len(instance_types), MAX_FILTER_VALUES):
+    for first in range(0, len(instance_types), MAX_FILTER_VALUES):
         # A filter passes over types that EC2 doesn't know (a fleet's own); the parameter
-        # InstanceTypes would fail the whole call. StartTime now: the prices that hold now.
+        # InstanceTypes would fail the whole call.
         pages = paginator.paginate(
             ProductDescriptions=["Linux/UNIX"],
             Filters=[
                 {
                     "Name": "instance-type",
-                    "Values": list(instance_types[start : start + MAX_FILTER_VALUES]),
+                    "Values": list(instance_types[first : first + MAX_FILTER_VALUES]),
                 }
             ],
-            StartTime=now,
+            StartTime=start,
         )
         for page in pages:
             yield from page["SpotPriceHistory"]

@@ -1,0 +1,32 @@
+"""NATS credentials: the Secrets Manager secrets that the configuration names.
+
+Launching imports this module: it must import neither boto3 nor Powertools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from lambdas.bus import CredentialsUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def secret_reader(make_client: Callable[[], Any]) -> Callable[[str], str]:
+    """Return what the bus reads a credentials secret with, by its name.
+
+    make_client: makes a Secrets Manager client, boto3's or botocore's. It is called when a secret
+    is read: a fleet whose NATS asks for no credentials never pays for the client.
+    """
+
+    def read_secret(name: str) -> str:
+        try:
+            secret: str = make_client().get_secret_value(SecretId=name)["SecretString"]
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise CredentialsUnreadable(f"secret {name} can't be read: {error!r}") from error
+        return secret
+
+    return read_secret
