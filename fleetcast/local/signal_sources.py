@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from botocore.exceptions import UnknownRegionError
 
-from fleetcast.local.aws_fakes import Prices, Scenario
+from fleetcast.local.aws_fakes.movement import Movement
+from fleetcast.local.aws_fakes.plausible import plausible_scenario
 from fleetcast.local.fleet import FAMILIES, SIZES
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from boto3.session import Session
+
+    from fleetcast.local.aws_fakes import Scenario
 
 JOB_STACK: Final = "fleetcast-jobs"
 CLUSTER: Final = "fleetcast"
@@ -34,7 +37,8 @@ _PUBLISH_EVERY_S: Final = 60.0
 _BATCH: Final = 10
 
 _NANO_USD_PER_HOUR: Final = {"t3": 0.0052, "m8a": 0.0076}
-_SPOT_PART: Final = 0.4
+_MOVES_WITHIN_S: Final = 600.0
+_PRICE_STANDS_S: Final = 3_600.0
 
 
 class SignalSources:
@@ -124,18 +128,18 @@ def is_aws_region(session: Session, region: str) -> bool:
     return True
 
 
-def price_scenario(regions: Iterable[str]) -> Scenario:
-    """Return the same plausible prices for every region: each size costs twice the one before."""
-    return Scenario(prices={region: _prices(region) for region in regions})
+def moving_scenario(regions: Iterable[str]) -> Scenario:
+    """Return what the fakes know of the regions: each size costs twice the one before.
 
-
-def _prices(region: str) -> dict[str, Prices]:
-    prices: dict[str, Prices] = {}
-    for family in FAMILIES:
-        for step, size in enumerate(SIZES):
-            usd_per_hour = round(_NANO_USD_PER_HOUR[family] * 2**step, 4)
-            prices[f"{family}.{size}"] = Prices(
-                on_demand_usd_per_hour=usd_per_hour,
-                spot_usd_per_hour={f"{region}a": round(usd_per_hour * _SPOT_PART, 4)},
-            )
-    return prices
+    Prices and placement scores move within minutes, so that whoever watches sees it.
+    """
+    usd_per_hour = {
+        f"{family}.{size}": round(_NANO_USD_PER_HOUR[family] * 2**step, 4)
+        for family in FAMILIES
+        for step, size in enumerate(SIZES)
+    }
+    return plausible_scenario(
+        regions,
+        usd_per_hour,
+        movement=Movement(period_s=_MOVES_WITHIN_S, price_change_s=_PRICE_STANDS_S),
+    )

@@ -32,7 +32,7 @@ from fleetcast.local.signal_sources import (
     JOB_STACK,
     SignalSources,
     is_aws_region,
-    price_scenario,
+    moving_scenario,
 )
 from fleetcast.local.stack_file import LOCAL_DIRECTORY, StackFile
 from fleetcast.local.stack_lock import held_lock
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _HOME_REGION: Final = "us-east-1"
 _CLIENT_THREADS: Final = 64
 _SWEEP_DEADLINE_S: Final = 60
+_SPOT_PLACEMENT_REFRESH_S: Final = 60
 
 
 class SweepFailed(FleetcastError):
@@ -232,8 +233,8 @@ class LocalStack:
             )
             for region in self._regions
         }
-        prices = price_scenario(self._regions)
-        fakes = running.enter_context(AwsFakes(lambda: prices))
+        scenario = moving_scenario(self._regions)
+        fakes = running.enter_context(AwsFakes(lambda: scenario))
         self._emulator = start_emulator(
             processes, self._directory / "emulator", region=_HOME_REGION, log_dir=self._log_dir
         )
@@ -257,7 +258,11 @@ class LocalStack:
             "regions": regions,
             "default_region": self._regions[0],
             "instance_types": msgspec.to_builtins(OWN_INSTANCE_TYPES),
-            "scoring": {"scored_instance_types": SERVED_TYPES},
+            "scoring": {
+                "scored_instance_types": SERVED_TYPES,
+                # The fakes have no limit, and their scores move within minutes.
+                "spot_placement_refresh_s": _SPOT_PLACEMENT_REFRESH_S,
+            },
             "function_platform": "local",
             "retain_tables": False,
             "aws_endpoint_urls": {"ec2": fakes_url, "pricing": fakes_url},
