@@ -16,7 +16,6 @@ import msgspec
 
 from fleetcast.score_history import (
     RECORD_ATTRIBUTE,
-    decode_record,
     encode_record,
     history_partition,
     history_sort_key,
@@ -137,24 +136,6 @@ class RegionScoresTable:
         )
         memory: bytes | None = decode_item(answer.get("Item", {})).get("memory")
         return memory
-
-    def read_history(self, region: str, *, since_s: float) -> list[SweepRecord]:
-        """Read a region's sweeps that began since then (epoch seconds), oldest first.
-
-        Raises botocore's errors, and InvalidInput for a record that no sweep could have written.
-        """
-        pages = self._client.get_paginator("query").paginate(
-            TableName=self._name,
-            KeyConditionExpression="pk = :pk AND sk >= :since",
-            ExpressionAttributeValues=encode_item(
-                {":pk": history_partition(region), ":since": history_sort_key(since_s)}
-            ),
-        )
-        return [
-            decode_record(decode_item(item)[RECORD_ATTRIBUTE])
-            for page in pages
-            for item in page["Items"]
-        ]
 
     def write(self, sweep: RegionSweep) -> bool:
         """Write a region's sweep unless a newer one stands there; tell whether it was written.

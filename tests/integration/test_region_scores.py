@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetcast.score_history import RECORD_ATTRIBUTE, decode_record, history_partition
 from fleetcast.selection import RegionScore
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, ScoreRow
 from tests.region_sweeps import sweep_of
@@ -213,17 +214,24 @@ def test_more_rows_than_a_transaction_holds_are_written(table: RegionScoresTable
     assert "us-east-1" in table.read_scores("x119.large")
 
 
-def test_a_regions_history_is_read_from_a_time_on_oldest_first(table: RegionScoresTable) -> None:
-    for at_s in (100.0, 200.0, 300.5, 400.0):
-        for region in ("us-east-1", "eu-west-1"):
-            row = replace(ROW, sweep_id=f"at-{at_s}", computed_at_s=at_s, region=region)
-            table.write(sweep_of(row))
+def test_each_sweep_of_a_region_is_kept_as_it_was(
+    table: RegionScoresTable, dynamodb: DynamoDBClient
+) -> None:
+    sweeps = [
+        sweep_of(replace(ROW, sweep_id=f"at-{at_s}", computed_at_s=at_s)) for at_s in (100.0, 200.0)
+    ]
+    for sweep in sweeps:
+        table.write(sweep)
 
-    history = table.read_history("us-east-1", since_s=200.5)
+    kept = dynamodb.query(
+        TableName=TABLE,
+        KeyConditionExpression="pk = :pk",
+        ExpressionAttributeValues={":pk": {"S": history_partition("us-east-1")}},
+    )["Items"]
 
-    assert [record.sweep_id for record in history] == ["at-300.5", "at-400.0"]
-    assert {record.region for record in history} == {"us-east-1"}
-    assert history[0].scores["t3.medium"].score == ROW.score
+    assert [decode_record(item[RECORD_ATTRIBUTE]["B"]) for item in kept] == [
+        sweep.record for sweep in sweeps
+    ]
 
 
 def test_launching_reads_scores_without_loading_boto3_or_powertools() -> None:

@@ -15,6 +15,12 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from fleetcast.local.aws_fakes import AwsFakes, Failure, Prices, Scenario
+from fleetcast.score_history import (
+    RECORD_ATTRIBUTE,
+    SweepRecord,
+    decode_record,
+    history_partition,
+)
 from fleetcast.scoring import RegionSignals, simple_score, weighted_score
 from lambdas.attribute_values import decode_item
 from lambdas.region_scores import RegionScoresTable
@@ -127,6 +133,15 @@ class Cloud:
 
     def table(self) -> RegionScoresTable:
         return RegionScoresTable(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
+
+    def history(self, region: str) -> list[SweepRecord]:
+        """What is kept of a region's sweeps, oldest first."""
+        items = boto3.client("dynamodb", region_name="us-east-1").query(
+            TableName=TABLE,
+            KeyConditionExpression="pk = :pk",
+            ExpressionAttributeValues={":pk": {"S": history_partition(region)}},
+        )["Items"]
+        return [decode_record(decode_item(item)[RECORD_ATTRIBUTE]) for item in items]
 
     def date_memory_back(self, *, hours: float) -> None:
         """Make what the sweeps remember that much older."""
@@ -426,7 +441,7 @@ def test_what_sweeps_found_can_be_scored_again_later(cloud: Cloud) -> None:
         sweep(name)
     rows = cloud.rows()
 
-    history = cloud.table().read_history("us-east-1", since_s=0)
+    history = cloud.history("us-east-1")
 
     assert [record.sweep_id for record in history] == ["sweep-1", "sweep-2"]
     for instance_type, past in history[-1].scores.items():
