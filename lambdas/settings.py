@@ -148,6 +148,10 @@ class ReadScoresSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_score_age_s: Seconds = LaunchOptions().max_score_age_s
     tie_band: float = DEFAULT_TIE_BAND
 
+    def __post_init__(self) -> None:
+        """Refuse regions that don't fit together."""
+        check_regions(self.regions, default_region=self.default_region)
+
 
 def environment_names(settings_type: type[msgspec.Struct]) -> dict[str, str]:
     """Map each field of a settings class to its environment variable."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit, single_metric
 from botocore.config import Config
 
 from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
-from lambdas.score_regions.clients import AwsClients, CallCount
+from lambdas.score_regions.clients import AwsClients, CallCount, new_session
 from lambdas.score_regions.sweep import TABLE_THREADS, run_sweep
 from lambdas.settings import ScoreRegionsSettings, decode_settings
 
@@ -34,7 +33,7 @@ METRICS_NAMESPACE: Final = "fleetcast"
 # Kinds of readings that are no good: a signal that is not offered is none of them.
 FAILURE_KINDS: Final = ("stale", "missing", "refused", "failed")
 # What is kept of the function's time for scoring and writing what has been read.
-WRITING_S: Final = 5.0
+WRITING_S: Final = 10.0
 TABLE_CALLS: Final = Config(
     connect_timeout=1,
     read_timeout=2,
@@ -89,7 +88,7 @@ def handle(_event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
 def at_cold_start() -> Services:
     """Check the settings and make what all sweeps share, once a process."""
     settings = decode_settings(ScoreRegionsSettings, os.environ)
-    session = boto3.session.Session()
+    session = new_session()
     calls = CallCount(session)  # before the first client
     return Services(
         settings=settings,
