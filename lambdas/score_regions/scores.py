@@ -5,6 +5,7 @@ Pure: the time comes in as an argument.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -56,8 +57,12 @@ def score_region(
     """
     rows: list[ScoreRow] = []
     past: dict[str, PastScore] = {}
+    by_type: defaultdict[str | None, dict[str, Reading]] = defaultdict(dict)
+    for key, reading in readings.items():
+        by_type[key.instance_type][key.signal] = reading
     for instance_type in dict.fromkeys((ANY_TYPE, *settings.scored_instance_types)):
-        signals = _signals(region, instance_type, readings, memory)
+        signals = by_type[None] | by_type[instance_type]
+        signals |= _derived(region, instance_type, signals, memory)
         past[instance_type] = score = _score(instance_type, signals, settings.weights)
         rows.append(
             ScoreRow(
@@ -104,22 +109,18 @@ def _score(instance_type: str, signals: Mapping[str, Reading], weights: Weights)
 # --- what follows from several readings ----------------------------------------------------
 
 
-def _signals(
-    region: str, instance_type: str, readings: Mapping[SignalKey, Reading], memory: RegionMemory
+def _derived(
+    region: str, instance_type: str, signals: Mapping[str, Reading], memory: RegionMemory
 ) -> dict[str, Reading]:
-    """Return all signals of one row by name."""
-    signals = {
-        key.signal: reading
-        for key, reading in readings.items()
-        if key.instance_type in {None, instance_type}
+    wait = _average_wait(signals["queue_depth"], signals.get(JOBS_STARTED))
+    if instance_type == ANY_TYPE:
+        return {AVERAGE_WAIT: wait}
+    offers_by_day = memory.values_over_time(SignalKey(OFFERS, region, instance_type))
+    return {
+        AVERAGE_WAIT: wait,
+        SPOT_PRICE_RATIO: _ratio(signals[SPOT_PRICE], signals[ON_DEMAND_PRICE]),
+        BLOCK_TREND: _block_trend(signals.get(OFFERS), offers_by_day),
     }
-    signals[AVERAGE_WAIT] = _average_wait(signals["queue_depth"], signals.get(JOBS_STARTED))
-    if instance_type != ANY_TYPE:
-        signals[SPOT_PRICE_RATIO] = _ratio(signals[SPOT_PRICE], signals[ON_DEMAND_PRICE])
-        signals[BLOCK_TREND] = _block_trend(
-            signals.get(OFFERS), memory.values_over_time(SignalKey(OFFERS, region, instance_type))
-        )
-    return signals
 
 
 def _average_wait(depth: Reading, started_per_minute: Reading | None) -> Reading:

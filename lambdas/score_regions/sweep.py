@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -130,29 +130,36 @@ def read_signals(
     collected = collect(plan.probes, timeout_s=within_s)
     refresh_s = refresh_periods(settings)
     asked = {key for key in collected.readings if key.signal in refresh_s}
-    seen: dict[str, RegionReadings] = {}
-    for region, memory in memories.items():
-        known = {key: reading for key, reading in plan.known.items() if key.region == region}
-        asked_for = {
-            key: reading for key, reading in collected.readings.items() if key.region == region
-        }
-        seen[region] = RegionReadings(
-            readings=known
+    answered = asked & collected.answered
+    known_of, read_of = _by_region(plan.known), _by_region(collected.readings)
+    return {
+        region: RegionReadings(
+            readings=known_of[region]
             | {
                 key: memory.with_last_good(key, reading, now_s=now_s)
-                for key, reading in asked_for.items()
+                for key, reading in read_of[region].items()
             },
             memory=remember(
                 memory,
-                known | asked_for,
+                known_of[region] | read_of[region],
                 asked=asked,
-                answered=asked & collected.answered,
+                answered=answered,
                 series=SERIES,
                 job_queue=queues.of(region),
                 now_s=now_s,
             ),
         )
-    return seen
+        for region, memory in memories.items()
+    }
+
+
+def _by_region(
+    readings: Mapping[SignalKey, Reading],
+) -> defaultdict[str, dict[SignalKey, Reading]]:
+    by_region: defaultdict[str, dict[SignalKey, Reading]] = defaultdict(dict)
+    for key, reading in readings.items():
+        by_region[key.region][key] = reading
+    return by_region
 
 
 def _recall(table: RegionScoresTable, region: str) -> RegionMemory:
