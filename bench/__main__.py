@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from bench import dispatch, storm
+from bench import dispatch, storm, sweep
 
-BENCHES = {"storm": storm.run, "dispatch": dispatch.run}
+BENCHES = {"storm": storm.run, "dispatch": dispatch.run, "sweep": sweep.run}
 
 
 def main(arguments: list[str]) -> int:

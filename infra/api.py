@@ -10,6 +10,7 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from fleetcast.score_answers import RECOMMENDATION_PATH, SCORES_PATH
 from infra.config import FleetConfig
 from infra.gateway_errors import answer_as_ec2_does
 from infra.log_groups import create_log_group
@@ -68,8 +69,7 @@ class Ec2Api(Construct):
         for method in ("POST", "GET"):
             api.root.add_method(method, integration)
         reading = apigateway.LambdaIntegration(read_scores, allow_test_invoke=False)
-        version = api.root.add_resource("v1")
-        for name in ("scores", "recommendation"):
-            version.add_resource(name).add_method("GET", reading)
+        for path in (SCORES_PATH, RECOMMENDATION_PATH):
+            api.root.resource_for_path(path).add_method("GET", reading)
         answer_as_ec2_does(api)
         self.url = api.url

@@ -109,6 +109,8 @@ Try:
   export AWS_DEFAULT_REGION={stack.regions[0]} AWS_ENDPOINT_URL_EC2={stack.api_url}
   aws ec2 run-instances --image-id ami-0123456789abcdef0 --instance-type t3.medium
   aws ec2 describe-instances
+  export FLEETCAST_API_URL={stack.api_url}
+  .venv/bin/fleetcast scores --type t3.medium
 """
 
 

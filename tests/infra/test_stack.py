@@ -103,7 +103,7 @@ def test_every_log_group_forgets_after_the_configured_days(
     synthesise: Callable[..., Template],
 ) -> None:
     groups = resources(synthesise(log_retention_days=7), "AWS::Logs::LogGroup").values()
-    assert [group["Properties"]["RetentionInDays"] for group in groups] == [7, 7, 7]
+    assert [group["Properties"]["RetentionInDays"] for group in groups] == [7, 7, 7, 7]
 
 
 def test_functions_stand_in_the_configured_subnets(synthesise: Callable[..., Template]) -> None:
@@ -355,6 +355,7 @@ def test_outputs_name_what_others_need(template: Template) -> None:
     assert set(template["Outputs"]) == {
         "ApiUrl",
         "FleetTable",
+        "ReadScoresFunction",
         "RegionScoresTable",
         "RunInstancesFunction",
         "ScoreRegionsFunction",
