@@ -12,7 +12,7 @@ import click
 from pythonjsonlogger.json import JsonFormatter
 
 from fleetcast import __version__
-from fleetcast.agent.daemon import Agent
+from fleetcast.agent.daemon import Agent, end_all_other_tasks
 from fleetcast.agent.settings import AgentSettings, read_settings
 from fleetcast.errors import FleetcastError
 
@@ -54,7 +54,10 @@ async def _serve(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Agent(settings).run(stop)
+    try:
+        await Agent(settings).run(stop)
+    finally:
+        await end_all_other_tasks()
 
 
 def _log_json_lines() -> None:

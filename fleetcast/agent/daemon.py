@@ -257,6 +257,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(unended, timeout=_CANCEL_AGAIN_S)
 
 
+async def end_all_other_tasks() -> None:
+    """Cancel every task of the loop but this one until all have ended.
+
+    A connection that is closed while it reconnects leaves a task that swallows cancellations, and
+    for that one `asyncio.run` would wait for ever: it cancels once.
+    """
+    await end_tasks(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+
+
 def _state_dir(settings: AgentSettings) -> Path:
     state_dir = Path(settings.state_dir)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fleetcast.agent.daemon import end_tasks
+from fleetcast.agent.daemon import end_all_other_tasks, end_tasks
 
 
 async def test_a_task_that_swallows_its_first_cancellation_is_ended_all_the_same() -> None:
@@ -22,3 +22,22 @@ async def test_a_task_that_swallows_its_first_cancellation_is_ended_all_the_same
     await end_tasks(task)
     assert swallowed.is_set()
     assert task.cancelled()
+
+
+async def test_what_a_library_leaves_running_does_not_keep_the_process_alive() -> None:
+    swallowed = 0
+
+    async def reconnect() -> None:
+        nonlocal swallowed
+        while swallowed < 2:  # one by closing the connection, one by `asyncio.run`
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+        await asyncio.Event().wait()
+
+    left = asyncio.create_task(reconnect())
+    await asyncio.sleep(0)  # let it begin
+    await end_all_other_tasks()
+    assert left.cancelled()
+    assert swallowed == 2
