@@ -159,17 +159,21 @@ class _Planner:
                 yield spot_price_trend_probe(region.name, past, self._clients, now_s=self._now_s)
 
     def _trends_due(self, region: Region) -> list[SignalKey]:
-        """Choose those that were asked for longest ago, so few that their history is one page."""
+        """Choose those that were asked for longest ago, so few that their history is one page.
+
+        None in a region's first sweep: launches wait for its scores, and nobody for a trend.
+        """
         memory = self._memories[region.name]
         keys = _keys((SPOT_PRICE_TREND,), region, self._types)
         due = sorted(
             (key for key in keys if not self._holds([key])),
             key=lambda key: memory.asked_at_s(key) or 0.0,
         )
-        for key in due[TYPES_A_SWEEP:]:
+        turns_n = 0 if memory.swept_at_s is None else TYPES_A_SWEEP
+        for key in due[turns_n:]:
             last = memory.recall(key, refresh_s=2 * TREND_HOLDS_S, now_s=self._now_s)
             self.known[key] = last or Reading.absent("missing", "its turn is yet to come")
-        return due[:TYPES_A_SWEEP]
+        return due[:turns_n]
 
     def capacity_blocks(self) -> Iterator[Probe]:
         for region in self._regions:

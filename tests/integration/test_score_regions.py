@@ -242,6 +242,7 @@ def test_a_sweep_scores_every_region_with_and_without_a_type(cloud: Cloud) -> No
     observed_only = {"total_gpus", "free_gpus", "average_wait_s"}
     assert {name for name, status in statuses(typed).items() if status != "ok"} == {
         "capacity_block_trend",  # not sold in blocks
+        "spot_price_trend",  # not asked for in a first sweep
         *observed_only,
     }
     assert typed["reasons"] == [
@@ -323,7 +324,7 @@ def test_a_price_call_that_fails_is_recorded_and_scored_as_the_worst(cloud: Clou
     assert "UnauthorizedOperation" in after["signals"]["spot_price_ratio"]["error"]
     assert after["score"] > before["score"]
     assert statuses(rows["t3.medium", "eu-west-1"])["spot_price_ratio"] == "ok"
-    assert summary["readings_n"]["refused"] == 3  # of three types
+    assert summary["readings_n"]["refused"] == 3 * 2  # prices and trends of three types
 
 
 def test_a_sweep_without_time_left_still_writes_and_says_why(cloud: Cloud) -> None:

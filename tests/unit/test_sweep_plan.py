@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOW_S = 1_777_000_000.0
 HOUR_S = 3_600.0
+SWEPT = RegionMemory(swept_at_s=NOW_S - 300)
 CLOUD = Region(
     name="us-east-1", nats_url="tls://a:4222", job_stack_name="jobs", cluster_name="gpus"
 )
@@ -35,7 +36,7 @@ def settings(*regions: Region, types: tuple[str, ...] = ("t3.medium",)) -> Score
 def plan(
     clients: AwsClients, of: ScoreRegionsSettings, memories: dict[str, RegionMemory] | None = None
 ) -> Plan:
-    memories = {region.name: RegionMemory() for region in of.regions} | (memories or {})
+    memories = {region.name: SWEPT for region in of.regions} | (memories or {})
     queues = JobQueues({name: memory.job_queue for name, memory in memories.items()}, now_s=NOW_S)
     return plan_sweep(of, memories, queues, clients, lambda name: name, now_s=NOW_S)
 
@@ -46,7 +47,9 @@ def names(plan: Plan) -> set[str]:
 
 def answered(age_s: float, *signals: str) -> RegionMemory:
     """A memory in which these have been answered so long ago."""
-    return RegionMemory(answers={name: Answer(NOW_S - age_s, 0.5, "ok") for name in signals})
+    return RegionMemory(
+        swept_at_s=NOW_S - 300, answers={name: Answer(NOW_S - age_s, 0.5, "ok") for name in signals}
+    )
 
 
 ALL_OF_T3 = (
@@ -164,7 +167,9 @@ def test_what_is_not_configured_is_missing_and_not_asked_for(clients: AwsClients
 
 def test_the_flow_of_a_queue_is_read_once_its_url_is_known(clients: AwsClients) -> None:
     no_cluster = msgspec.structs.replace(CLOUD, cluster_name=None)
-    queue = RegionMemory(job_queue=JobQueue("https://sqs/0/jobs", NOW_S - HOUR_S))
+    queue = RegionMemory(
+        swept_at_s=NOW_S - 300, job_queue=JobQueue("https://sqs/0/jobs", NOW_S - HOUR_S)
+    )
 
     assert "metrics of us-east-1" not in names(plan(clients, settings(no_cluster)))
     assert "metrics of us-east-1" in names(
@@ -194,10 +199,11 @@ def test_price_trends_take_turns_those_asked_for_longest_ago_first(clients: AwsC
     types = tuple(f"m{number}.large" for number in range(12))
     ages_h = {name: 25 + number for number, name in enumerate(types[:11])}
     memory = RegionMemory(
+        swept_at_s=NOW_S - 300,
         answers={
             f"spot_price_trend {name}": Answer(NOW_S - hours * HOUR_S, 0.1, "ok")
             for name, hours in ages_h.items()
-        }
+        },
     )
     made = plan(clients, settings(CLOUD, types=types), {"us-east-1": memory})
 
@@ -208,3 +214,11 @@ def test_price_trends_take_turns_those_asked_for_longest_ago_first(clients: AwsC
     for name in youngest_two:
         key = SignalKey("spot_price_trend", "us-east-1", name)
         assert made.known[key].value == 0.1  # until its turn comes
+
+
+def test_the_first_sweep_of_a_region_asks_for_no_trend(clients: AwsClients) -> None:
+    made = plan(clients, settings(CLOUD), {"us-east-1": RegionMemory()})
+
+    assert not any(name.startswith("spot price trends") for name in names(made))
+    key = SignalKey("spot_price_trend", "us-east-1", "t3.medium")
+    assert made.known[key] == Reading.absent("missing", "its turn is yet to come")
