@@ -224,15 +224,18 @@ class LocalStack:
     def _start_services(self, running: ExitStack) -> str:
         """Start all that the app is deployed onto; return the URL of the AWS fakes."""
         processes = running.enter_context(Processes())
-        self._agents = Agents(
-            processes, directory=self._directory / "agents", log_dir=self._log_dir
-        )
         self._nats = {
             region: start_nats_server(
                 processes, self._directory / "nats", name=f"nats-{region}", log_dir=self._log_dir
             )
             for region in self._regions
         }
+        self._agents = Agents(
+            # Stopped on their own, and first: an agent that loses its NATS can't leave in order.
+            running.enter_context(Processes()),
+            directory=self._directory / "agents",
+            log_dir=self._log_dir,
+        )
         scenario = moving_scenario(self._regions)
         fakes = running.enter_context(AwsFakes(lambda: scenario))
         self._emulator = start_emulator(
