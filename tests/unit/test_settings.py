@@ -88,6 +88,10 @@ def test_each_field_has_one_variable_named_after_it() -> None:
         "scored_instance_types": "FLEETCAST_SCORED_INSTANCE_TYPES",
         "weights": "FLEETCAST_WEIGHTS",
         "score_ttl_s": "FLEETCAST_SCORE_TTL_S",
+        "spot_placement_pools": "FLEETCAST_SPOT_PLACEMENT_POOLS",
+        "spot_placement_refresh_s": "FLEETCAST_SPOT_PLACEMENT_REFRESH_S",
+        "on_demand_refresh_s": "FLEETCAST_ON_DEMAND_REFRESH_S",
+        "history_ttl_s": "FLEETCAST_HISTORY_TTL_S",
     }
 
 
