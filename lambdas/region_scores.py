@@ -43,7 +43,7 @@ ITEMS_A_TRANSACTION = 100
 SignalStatus = Literal["ok", "stale", "missing", "refused", "not_offered", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)  # a sweep has thousands
 class Reading:
     """What was seen of one signal; value and observed_at_s are None when there is no value.
 

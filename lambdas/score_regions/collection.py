@@ -37,7 +37,7 @@ REFUSALS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a sweep has thousands
 class SignalKey:
     """Which signal, of which region, of which instance type (None: of the region as a whole)."""
 

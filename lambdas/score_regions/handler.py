@@ -15,7 +15,7 @@ from botocore.config import Config
 from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
 from lambdas.score_regions.clients import AwsClients, CallCount, new_session
-from lambdas.score_regions.sweep import TABLE_THREADS, run_sweep
+from lambdas.score_regions.sweep import RECALL_THREADS, run_sweep
 from lambdas.settings import ScoreRegionsSettings, decode_settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ TABLE_CALLS: Final = Config(
     connect_timeout=1,
     read_timeout=2,
     retries={"mode": "standard", "total_max_attempts": 3},
-    max_pool_connections=TABLE_THREADS,
+    max_pool_connections=RECALL_THREADS,
+    # The items are our own encoding: checking their attributes takes as long as sending them.
+    parameter_validation=False,
 )
 
 

@@ -32,7 +32,8 @@ logger = Logger(service="score_regions", child=True)
 
 ResultT = TypeVar("ResultT")
 
-TABLE_THREADS: Final = 16
+RECALL_THREADS: Final = 32
+WRITE_THREADS: Final = 10  # a region of a hundred types takes megabytes while it is written
 SERIES: Final = {SPOT_PRICE: PRICES_KEPT, OFFERS: OFFERS_KEPT}
 
 
@@ -82,7 +83,10 @@ def run_sweep(
     ends_at_s = time.monotonic() + read_within_s
     names = [region.name for region in settings.regions]
     memories, forgotten = _for_each(
-        names, lambda region: _recall(table, region), timeout_s=read_within_s
+        names,
+        lambda region: _recall(table, region),
+        threads=RECALL_THREADS,
+        timeout_s=read_within_s,
     )
     seen = read_signals(
         settings,
@@ -92,20 +96,22 @@ def run_sweep(
         now_s=now_s,
         within_s=max(0.0, ends_at_s - time.monotonic()),
     )
-    sweeps = {
-        region: score_region(
+
+    def score_and_write(region: str) -> tuple[int, int]:
+        of = seen[region]
+        sweep = score_region(
             settings, region, of.readings, of.memory, sweep_id=sweep_id, computed_at_s=now_s
         )
-        for region, of in seen.items()
-    }
-    is_written, unwritten = _for_each(sweeps, lambda region: table.write(sweeps[region]))
-    rows_n = {region: len(sweeps[region].rows) for region in is_written}
+        rows_n = len(sweep.rows)
+        return (rows_n, 0) if table.write(sweep) else (0, rows_n)
+
+    rows_n, unwritten = _for_each(seen, score_and_write, threads=WRITE_THREADS)
     swept_at_s = [memories[region].swept_at_s for region in unwritten]
     return SweepSummary(
         sweep_id=sweep_id,
         **_counts(reading for of in seen.values() for reading in of.readings.items()),
-        rows_written_n=sum(rows_n[region] for region, done in is_written.items() if done),
-        rows_superseded_n=sum(rows_n[region] for region, done in is_written.items() if not done),
+        rows_written_n=sum(written_n for written_n, _ in rows_n.values()),
+        rows_superseded_n=sum(superseded_n for _, superseded_n in rows_n.values()),
         unwritten=forgotten | unwritten,
         oldest_score_at_s=None if forgotten else _oldest([now_s, *swept_at_s]),
     )
@@ -175,10 +181,14 @@ def _recall(table: RegionScoresTable, region: str) -> RegionMemory:
 
 
 def _for_each(
-    regions: Iterable[str], act: Callable[[str], ResultT], *, timeout_s: float | None = None
+    regions: Iterable[str],
+    act: Callable[[str], ResultT],
+    *,
+    threads: int,
+    timeout_s: float | None = None,
 ) -> tuple[dict[str, ResultT], dict[str, Exception]]:
     """Act on all regions side by side; the results by region, and the errors of the others."""
-    executor = ThreadPoolExecutor(TABLE_THREADS, thread_name_prefix="table")
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="table")
     futures = {region: executor.submit(act, region) for region in regions}
     done, _ = wait(futures.values(), timeout=timeout_s)
     executor.shutdown(wait=False, cancel_futures=True)

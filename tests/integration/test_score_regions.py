@@ -186,7 +186,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     # moto copies whole tables for a transaction, and not safely beside another one.
-    monkeypatch.setattr("lambdas.score_regions.sweep.TABLE_THREADS", 1)
+    monkeypatch.setattr("lambdas.score_regions.sweep.WRITE_THREADS", 1)
     handler.at_cold_start.cache_clear()
     cloud = Cloud()
     with mock_aws(), AwsFakes(lambda: cloud.scenario) as fakes:
