@@ -71,7 +71,8 @@ catalogue: $(VENV) ## regenerate the catalogue of EC2 instance types
 ec2-model: $(VENV) ## regenerate the EC2 service model of the served actions
 	@$(RUN) -m infra.ec2_model
 
-clean: ## remove everything that was made here
+clean: ## stop the local stack, and remove everything that was made here
+	@$(RUN) -m fleetcast.local down >/dev/null 2>&1 || true # half an environment can't, and has none
 	@rm -rf .venv node_modules build cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV): requirements.txt bootstrap.py
