@@ -165,10 +165,13 @@ def test_offers_of_all_pages_are_counted_by_the_week_in_which_they_start(
     }
 
 
-def test_no_offer_at_all_is_a_count(clients: AwsClients) -> None:
+def test_an_answer_without_offers_is_no_better_than_where_none_are_sold(
+    clients: AwsClients,
+) -> None:
+    nothing = Reading.absent("not_offered", "no capacity block is on offer")
     assert blocks(clients, (offerings(), None)) == {
-        "capacity_block_offers": seen(0),
-        "capacity_block_window_trend": seen(0),
+        "capacity_block_offers": nothing,
+        "capacity_block_window_trend": nothing,
     }
 
 

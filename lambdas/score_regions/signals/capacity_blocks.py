@@ -60,6 +60,12 @@ def capacity_blocks_probe(
                 week = (offering["StartDate"] - now) // WEEK
                 if 0 <= week < CAPACITY_BLOCK_WEEKS:
                     weekly[week] += 1
+        if not any(weekly):
+            # The same as where none are sold: an answer that lost its offers must not be better
+            # than no answer.
+            return dict.fromkeys(
+                (offers, trend), Reading.absent("not_offered", "no capacity block is on offer")
+            )
         return {
             offers: Reading.of(sum(weekly), observed_at_s=now_s),
             trend: Reading.of(capacity_block_trend(weekly), observed_at_s=now_s),
