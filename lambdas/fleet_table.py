@@ -1,7 +1,7 @@
 """The Fleet table: instances, reservations and client tokens of each account.
 
     ACCOUNT#id  INSTANCE#i-…     an InstanceRecord
-    ACCOUNT#id  RESERVATION#r-…  which instances one launch has, and whether it is decided
+    ACCOUNT#id  RESERVATION#r-…  a launch: its instances, where it went, whether it is decided
     ACCOUNT#id  TOKEN#…          which launch a ClientToken stands for
 
 A launch is written before its first request leaves, so that what runs anywhere has a record.
@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from fleetcast.errors import FleetcastError
+from fleetcast.launch_history import (
+    LAUNCH_KEPT_S,
+    RESERVATION_PREFIX,
+    PastLaunch,
+    account_partition,
+)
 from lambdas.attribute_values import decode_item, encode_item
 from lambdas.records import TERMINATED_VISIBLE_S, InstanceRecord
 from lambdas.transactions import cancellation_reasons, may_pass, transact
@@ -32,11 +38,10 @@ _GET_ITEMS: Final = 100
 TOKEN_KEPT_S: Final = 7 * 86_400
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(PastLaunch, frozen=True, kw_only=True):
     """One launch. undecided_until_s: when a launch still `placing` must have died (epoch s)."""
 
     account_id: str
-    reservation_id: str
     instance_ids: tuple[str, ...]
     state: Literal["placing", "placed", "unknown"]
     undecided_until_s: float
@@ -88,7 +93,7 @@ class FleetTable:
         that dies between two leaves records without a node.
         """
         account = reservation.account_id
-        head = [self._put(account, f"RESERVATION#{reservation.reservation_id}", reservation)]
+        head = [self._put_reservation(reservation)]
         if token is not None:
             key = f"TOKEN#{token.client_token}"
             expires = int(now_s) + TOKEN_KEPT_S
@@ -156,16 +161,13 @@ class FleetTable:
             for record in placed
         ]
         writes += [self._delete(account, f"INSTANCE#{one}") for one in unplaced]
-        state = self._put(
-            account, f"RESERVATION#{reservation.reservation_id}", reservation, replace=True
-        )
-        self._end(writes, [state])
+        self._end(writes, [self._put_reservation(reservation, replace=True)])
 
     def drop_launch(self, reservation: Reservation, token: Token | None) -> None:
         """Remove a launch that started nothing, so that its token may be used again."""
         account = reservation.account_id
         writes = [self._delete(account, f"INSTANCE#{one}") for one in reservation.instance_ids]
-        head = [self._delete(account, f"RESERVATION#{reservation.reservation_id}")]
+        head = [self._delete(account, _reservation_sort_key(reservation.reservation_id))]
         if token is not None:
             head.append(self._delete(account, f"TOKEN#{token.client_token}"))
         self._end(writes, head)
@@ -187,7 +189,7 @@ class FleetTable:
         """Read a launch, or None if it was dropped."""
         answer = self._client.get_item(
             TableName=self._name,
-            Key=_key(account_id, f"RESERVATION#{reservation_id}"),
+            Key=_key(account_id, _reservation_sort_key(reservation_id)),
             ConsistentRead=True,
         )
         item = answer.get("Item")
@@ -202,7 +204,7 @@ class FleetTable:
             TableName=self._name,
             KeyConditionExpression="pk = :pk AND begins_with(sk, :instances)",
             ExpressionAttributeValues=encode_item(
-                {":pk": f"ACCOUNT#{account_id}", ":instances": "INSTANCE#"}
+                {":pk": account_partition(account_id), ":instances": "INSTANCE#"}
             ),
             ConsistentRead=True,
         )
@@ -255,6 +257,18 @@ class FleetTable:
 
     # --- items -----------------------------------------------------------------------------
 
+    def _put_reservation(
+        self, reservation: Reservation, *, replace: bool = False
+    ) -> TransactWriteItemTypeDef:
+        return self._put(
+            reservation.account_id,
+            _reservation_sort_key(reservation.reservation_id),
+            reservation,
+            replace=replace,
+            # Longer than its token: one that stood for nothing would never be decided.
+            expires_at=int(reservation.launched_at_s) + LAUNCH_KEPT_S,
+        )
+
     def _put(
         self,
         account_id: str,
@@ -265,7 +279,7 @@ class FleetTable:
         expires_at: int | None = None,
     ) -> TransactWriteItemTypeDef:
         item: dict[str, Any] = msgspec.to_builtins(content)
-        item |= {"pk": f"ACCOUNT#{account_id}", "sk": sort_key}
+        item |= {"pk": account_partition(account_id), "sk": sort_key}
         if expires_at is not None:
             item["expires_at"] = expires_at
         if replace:
@@ -284,7 +298,11 @@ class FleetTable:
 
 
 def _key(account_id: str, sort_key: str) -> dict[str, Any]:
-    return dict(encode_item({"pk": f"ACCOUNT#{account_id}", "sk": sort_key}))
+    return dict(encode_item({"pk": account_partition(account_id), "sk": sort_key}))
+
+
+def _reservation_sort_key(reservation_id: str) -> str:
+    return f"{RESERVATION_PREFIX}{reservation_id}"
 
 
 def _record(item: dict[str, Any]) -> InstanceRecord:

@@ -111,6 +111,9 @@ def _new_launch(services: Services, call: Call, asked: LaunchParameters) -> _Lau
     reservation = Reservation(
         account_id=call.account_id,
         reservation_id=reservation_id,
+        instance_type=asked.instance_type,
+        launched_at_s=now_s,
+        pinned=asked.zone is not None,
         instance_ids=tuple(record.instance_id for record in records),
         state="placing",
         undecided_until_s=now_s + call.deadline_s - services.clock_s(),
@@ -273,7 +276,12 @@ def _finish(
     ]
     remaining = launch.reservation.instance_ids if state == "unknown" else tuple(placed)
     services.fleet.finish_launch(
-        msgspec.structs.replace(launch.reservation, state=state, instance_ids=remaining),
+        msgspec.structs.replace(
+            launch.reservation,
+            state=state,
+            instance_ids=remaining,
+            region=records[0].region if records else None,  # one launch goes to one region
+        ),
         records,
         unplaced=[one for one in launch.reservation.instance_ids if one not in remaining],
     )

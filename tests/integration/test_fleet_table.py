@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.stub import Stubber
 
+from fleetcast.launch_history import LAUNCH_KEPT_S
 from lambdas.attribute_values import encode_item
 from lambdas.fleet_table import FleetTable, LaunchConflict, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
@@ -62,6 +63,8 @@ def reservation_of(records: Sequence[InstanceRecord]) -> Reservation:
     return Reservation(
         account_id=ACCOUNT,
         reservation_id=records[0].reservation_id,
+        instance_type=records[0].instance_type,
+        launched_at_s=records[0].launched_at_s,
         instance_ids=tuple(record.instance_id for record in records),
         state="placing",
         undecided_until_s=NOW_S + 25,
@@ -92,6 +95,11 @@ def stored(fleet: FleetTable) -> list[InstanceRecord]:
 
 def everything(dynamodb: DynamoDBClient) -> list[str]:
     return sorted(item["sk"]["S"] for item in dynamodb.scan(TableName=FLEET)["Items"])
+
+
+def expiries(dynamodb: DynamoDBClient) -> dict[str, int]:
+    items = dynamodb.scan(TableName=FLEET)["Items"]
+    return {item["sk"]["S"]: int(item["expires_at"]["N"]) for item in items if "expires_at" in item}
 
 
 def events(dynamodb: DynamoDBClient) -> Any:  # noqa: ANN401 - typed as if no handler ever answered
@@ -228,6 +236,24 @@ def test_a_launch_of_which_nothing_is_known_keeps_all_its_records(fleet: FleetTa
     assert fleet.reservation(ACCOUNT, records[0].reservation_id) == unknown
 
 
+def test_a_launch_is_kept_for_two_weeks_and_outlives_its_token(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    (record,) = instances_of(1)
+    reservation = reservation_of([record])
+    key = f"RESERVATION#{record.reservation_id}"
+    two_weeks_on = int(NOW_S) + 14 * 86_400
+
+    begin(fleet, [record])
+    begun = expiries(dynamodb)
+    placed = msgspec.structs.replace(reservation, state="placed", region="us-east-1")
+    fleet.finish_launch(placed, [placed_on("n1", record)], unplaced=[])
+
+    assert begun[key] == expiries(dynamodb)[key] == two_weeks_on
+    assert begun["TOKEN#token"] < two_weeks_on
+    assert fleet.reservation(ACCOUNT, record.reservation_id) == placed
+
+
 def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
     begin(fleet, [record])
@@ -356,9 +382,10 @@ def test_only_a_terminated_instance_expires_and_an_hour_after_its_end(
     assert fleet.change_state(first, gone)
     assert fleet.change_state(second, move(second, "shutting-down"))
     assert fleet.instances_by_id(ACCOUNT, [gone.instance_id]) == [gone]
-    items = dynamodb.scan(TableName=FLEET)["Items"]
-    expiries = {item["sk"]["S"]: item["expires_at"]["N"] for item in items if "expires_at" in item}
-    assert expiries == {f"INSTANCE#{gone.instance_id}": str(int(NOW_S) + 3_600)}
+    assert expiries(dynamodb) == {
+        f"INSTANCE#{gone.instance_id}": int(NOW_S) + 3_600,
+        f"RESERVATION#{gone.reservation_id}": int(NOW_S) + LAUNCH_KEPT_S,
+    }
 
 
 def test_an_instance_that_has_moved_on_is_not_moved_back(fleet: FleetTable) -> None:

@@ -10,8 +10,9 @@ from botocore.exceptions import ClientError
 
 from fleetcast.local.conditions import wait_until
 from lambdas.attribute_values import encode_item
+from lambdas.fleet_table import FleetTable
 from tests.captured_logs import captured_logs
-from tests.ec2_endpoint import ec2_client, error_of
+from tests.ec2_endpoint import ACCOUNT, ec2_client, error_of
 from tests.small_fleet import TYPE, SmallFleet, small_fleet
 from tests.tables import FLEET, REGION_SCORES
 
@@ -171,6 +172,20 @@ def test_a_launch_pinned_to_a_zone_goes_nowhere_else(fleet: SmallFleet, client: 
     assert code == "InsufficientInstanceCapacity"
     assert f"in zone {A}b" in message
     launch(client, Placement={"AvailabilityZone": f"{A}a"})
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_launch_is_kept_with_its_type_its_time_and_where_it_went(
+    fleet: SmallFleet, client: EC2Client, *, pinned: bool
+) -> None:
+    one_node(fleet)
+    how: dict[str, Any] = {"Placement": {"AvailabilityZone": f"{A}a"}} if pinned else {}
+    reservation_id = launch(client, **how)["ReservationId"]
+    (record,) = fleet.records()
+    kept = FleetTable(fleet.dynamodb, FLEET).reservation(ACCOUNT, reservation_id)
+    assert kept is not None
+    assert (kept.instance_type, kept.launched_at_s) == (TYPE, record.launched_at_s)
+    assert (kept.region, kept.pinned) == (A, pinned)
 
 
 # --- regions -------------------------------------------------------------------------------

@@ -180,6 +180,8 @@ def test_the_account_is_the_callers_and_the_apis_owners_if_nobody_signed(
     reservation = Reservation(
         account_id=account,
         reservation_id="r-00000001",
+        instance_type=TYPE,
+        launched_at_s=1_700_000_000,
         instance_ids=("i-00000001",),
         state="placed",
         undecided_until_s=0,
