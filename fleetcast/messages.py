@@ -1,7 +1,8 @@
 """Every wire message between the functions and the agents: versioned JSON, both ways.
 
 Agents are upgraded later than Lambdas, so a reader accepts its own version and the one
-before, and ignores fields that it doesn't know. A change that an older reader would
+before, and ignores fields that it doesn't know. A field that a version has gained is UNSET in what
+an older side has written. A change that an older reader would
 misunderstand raises VERSION; a golden file per version holds its bytes (tests/golden/messages).
 What a launch needs before its body is decoded (id, attempt, expiry) travels in headers.
 This module is pure.
@@ -19,6 +20,7 @@ from fleetcast.subjects import (
     HEADER_ATTEMPT,
     HEADER_EXPIRES_AT,
     HEADER_LAUNCH_ID,
+    HEADER_SENT_AT,
     HEADER_TRACEPARENT,
 )
 
@@ -40,6 +42,7 @@ InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
 ]
 ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
+LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=60_000)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,12 +55,14 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The headers of a launch request.
 
     launch_id: the reservation id, r-…. attempt: the fencing number, from 1.
-    expires_at_ms: epoch milliseconds after which nobody may act on the request.
+    sent_at_ms, expires_at_ms: epoch milliseconds by the requester's clock, when the request left
+    and after which nobody may act on it; sent_at_ms is None from an older requester.
     """
 
     launch_id: LaunchId
     attempt: Attempt
     expires_at_ms: EpochMs
+    sent_at_ms: EpochMs | None = None
     traceparent: str | None = None
 
     def encode(self) -> dict[str, str]:
@@ -67,6 +72,8 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
             HEADER_ATTEMPT: str(self.attempt),
             HEADER_EXPIRES_AT: str(self.expires_at_ms),
         }
+        if self.sent_at_ms is not None:
+            headers[HEADER_SENT_AT] = str(self.sent_at_ms)
         if self.traceparent is not None:
             headers[HEADER_TRACEPARENT] = self.traceparent
         return headers
@@ -79,6 +86,7 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
             "launch_id": headers.get(HEADER_LAUNCH_ID),
             "attempt": headers.get(HEADER_ATTEMPT),
             "expires_at_ms": headers.get(HEADER_EXPIRES_AT),
+            "sent_at_ms": headers.get(HEADER_SENT_AT),
             "traceparent": headers.get(HEADER_TRACEPARENT),
         }
         try:
@@ -98,7 +106,10 @@ class InstanceToLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchRequest(Message, frozen=True, kw_only=True):
-    """Asks an agent to launch as many of `instances` as it has room for, in their order."""
+    """Asks an agent to launch as many of `instances` as it has room for, in their order.
+
+    hold_ms: only hold them, for so long; what is not committed by then is given up. UNSET: boot.
+    """
 
     account_id: str
     instances: Annotated[tuple[InstanceToLaunch, ...], msgspec.Meta(min_length=1)]
@@ -108,6 +119,7 @@ class LaunchRequest(Message, frozen=True, kw_only=True):
     key_name: str | None = None
     shutdown_behavior: ShutdownBehavior = "stop"
     tags: dict[str, str] = {}
+    hold_ms: LeaseMs | msgspec.UnsetType = msgspec.UNSET
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""
@@ -148,8 +160,23 @@ class InstancesRequest(Message, frozen=True, kw_only=True):
     instance_ids: tuple[InstanceId, ...]
 
 
+class AttemptRequest(Message, frozen=True, kw_only=True):
+    """Names instances of one launch as held under a fencing number: Commit, Release, CancelLaunch.
+
+    Commit: boot those that are held under exactly this attempt. Release and CancelLaunch: give up
+    those that are held under this attempt or an older one, and never accept them under such again.
+    """
+
+    launch_id: LaunchId
+    attempt: Attempt
+    instance_ids: Annotated[tuple[InstanceId, ...], msgspec.Meta(min_length=1)]
+
+
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node knows of one instance it holds."""
+    """What a node knows of one instance it holds.
+
+    account_id: whose it is. held: it waits for Commit and will not boot without.
+    """
 
     instance_id: InstanceId
     launch_id: LaunchId
@@ -158,20 +185,45 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     state: InstanceState
     state_reason_code: str | None = None
     state_reason_message: str | None = None
+    account_id: str | msgspec.UnsetType = msgspec.UNSET
+    held: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class InstancesReply(Message, frozen=True, kw_only=True):
-    """The reports asked for. An instance that is absent is not on this node."""
+    """The reports asked for. An instance that is absent is not on this node.
+
+    refused: why what was asked for was not done, by instance; full: there is no room to start it,
+    state: it is in no state for it.
+    """
 
     node: str
     instances: tuple[InstanceReport, ...]
+    zone: str | msgspec.UnsetType | None = msgspec.UNSET
+    refused: dict[InstanceId, Literal["full", "state"]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ConsoleReply(Message, frozen=True, kw_only=True):
+    """The last of what an instance has written to its console.
+
+    output_base64: None if the node doesn't hold the instance. written_at_ms: when it last wrote.
+    """
+
+    node: str
+    output_base64: str | None
+    written_at_ms: EpochMs | None = None
 
 
 # --- asking every agent of a region --------------------------------------------------------
 
 
 class RegionRequest(Message, frozen=True, kw_only=True):
-    """Asks every agent of a region for its CapacityReply or its InstancesReply."""
+    """Asks every agent of a region for its reply to DescribeCapacity, Inventory or the like."""
+
+
+class LocateRequest(Message, frozen=True, kw_only=True):
+    """Asks every agent of a region which instances of a launch it holds or has ended."""
+
+    launch_id: LaunchId
 
 
 class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,8 +242,8 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     """What a node has and how many more of each type fit.
 
     closed: why the node takes no launches, or None. room: only types with room.
-    armed: launches that the NATS server may still deliver, by subject. load: UNSET from an agent
-    that is too old to report it.
+    armed: launches that the NATS server may still deliver, by subject. version: the agent's.
+    now_ms: epoch milliseconds by the node's clock.
     """
 
     node: str
@@ -202,6 +254,20 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     room: dict[str, int]
     armed: dict[str, int]
     load: NodeLoad | msgspec.UnsetType = msgspec.UNSET
+    version: str | msgspec.UnsetType = msgspec.UNSET
+    now_ms: EpochMs | msgspec.UnsetType = msgspec.UNSET
+
+
+class InstanceTypesReply(Message, frozen=True, kw_only=True):
+    """The instance types that a node serves, whether or not it has room for them now.
+
+    room: how many more of each fit; only types with room.
+    """
+
+    node: str
+    zone: str | None
+    instance_types: tuple[str, ...]
+    room: dict[str, int]
 
 
 # --- bytes ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ LAUNCH_QUEUE_GROUP: Final = "fleetcast-workers"
 HEADER_LAUNCH_ID: Final = "Fleetcast-Launch-Id"
 HEADER_ATTEMPT: Final = "Fleetcast-Attempt"
 HEADER_EXPIRES_AT: Final = "Fleetcast-Expires-At"
+HEADER_SENT_AT: Final = "Fleetcast-Sent-At"
 HEADER_TRACEPARENT: Final = "traceparent"
 
 _PLACE: Final = re.compile(r"[a-z0-9-]+")
@@ -32,15 +33,24 @@ _INSTANCE_TYPE: Final = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
 class NodeAction(enum.StrEnum):
     """What one node can be asked."""
 
+    COMMIT = "Commit"
     DESCRIBE = "Describe"
+    GET_CONSOLE_OUTPUT = "GetConsoleOutput"
+    REBOOT = "Reboot"
+    RELEASE = "Release"
+    START = "Start"
+    STOP = "Stop"
     TERMINATE = "Terminate"
 
 
 class RegionAction(enum.StrEnum):
     """What every agent of a region can be asked at once."""
 
+    CANCEL_LAUNCH = "CancelLaunch"
     DESCRIBE_CAPACITY = "DescribeCapacity"
+    DESCRIBE_INSTANCE_TYPES = "DescribeInstanceTypes"
     INVENTORY = "Inventory"
+    LOCATE_LAUNCH = "LocateLaunch"
 
 
 def launch_subject(region: str, instance_type: str, zone: str | None = None) -> str:
