@@ -68,8 +68,9 @@ lock: ## resolve the ranges in pyproject.toml anew into both requirements.txt
 catalogue: $(VENV) ## regenerate the catalogue of EC2 instance types
 	@.venv/bin/fleetcast catalogue refresh --from-moto
 
-ec2-model: $(VENV) ## regenerate the EC2 service model of the served actions
+ec2-model: $(VENV) ## regenerate the service models: EC2 as it is served, and what a sweep uses of AWS
 	@$(RUN) -m infra.ec2_model
+	@$(RUN) -m infra.sweep_models
 
 clean: ## stop the local stack, and remove everything that was made here
 	@$(RUN) -m fleetcast.local down >/dev/null 2>&1 || true # half an environment can't, and has none
