@@ -43,6 +43,19 @@ V1: Final[dict[str, Message]] = {
         code="InvalidAMIID.NotFound",
         message="no image ami-0123456789abcdef0",
     ),
+    "launch_request_held": messages.LaunchRequest(
+        account_id="123456789012",
+        instances=(messages.InstanceToLaunch(instance_id="i-0123456789abcdef0", launch_index=0),),
+        instance_type="t3.medium",
+        image_id="ami-0123456789abcdef0",
+        hold_ms=15_000,
+    ),
+    "attempt_request": messages.AttemptRequest(
+        launch_id="r-0123456789abcdef0",
+        attempt=2,
+        instance_ids=("i-0123456789abcdef0", "i-0123456789abcdef1"),
+    ),
+    "locate_request": messages.LocateRequest(launch_id="r-0123456789abcdef0"),
     "instances_request": messages.InstancesRequest(instance_ids=("i-0123456789abcdef0",)),
     "instances_reply": messages.InstancesReply(
         node="n1",
@@ -58,7 +71,32 @@ V1: Final[dict[str, Message]] = {
             ),
         ),
     ),
+    "instances_reply_in_full": messages.InstancesReply(
+        node="n1",
+        zone="us-east-1a",
+        instances=(
+            messages.InstanceReport(
+                instance_id="i-0123456789abcdef0",
+                launch_id="r-0123456789abcdef0",
+                attempt=2,
+                instance_type="t3.medium",
+                state="pending",
+                account_id="123456789012",
+                held=True,
+            ),
+        ),
+        refused={"i-0123456789abcdef1": "full", "i-0123456789abcdef2": "state"},
+    ),
+    "console_reply": messages.ConsoleReply(
+        node="n1", output_base64="Ym9vdGVk", written_at_ms=1_700_000_000_000
+    ),
     "region_request": messages.RegionRequest(),
+    "instance_types_reply": messages.InstanceTypesReply(
+        node="n1",
+        zone="us-east-1a",
+        instance_types=("t3.medium", "t3.large"),
+        room={"t3.medium": 3},
+    ),
     "capacity_reply": messages.CapacityReply(
         node="n1",
         zone=None,
@@ -83,6 +121,32 @@ V1: Final[dict[str, Message]] = {
             running_instances=1,
         ),
     ),
+    "capacity_reply_with_clock": messages.CapacityReply(
+        node="n1",
+        zone="us-east-1a",
+        closed=None,
+        total=Resources(vcpu=8, memory_mib=32_768),
+        free=Resources(vcpu=6, memory_mib=28_672),
+        room={"t3.medium": 3},
+        armed={},
+        version="0.1.0",
+        now_ms=1_700_000_000_000,
+    ),
+}
+
+_HEADERS: Final = {
+    "launch_headers": messages.LaunchHeaders(
+        launch_id="r-0123456789abcdef0",
+        attempt=2,
+        expires_at_ms=1_700_000_000_000,
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ),
+    "launch_headers_with_clock": messages.LaunchHeaders(
+        launch_id="r-0123456789abcdef0",
+        attempt=2,
+        expires_at_ms=1_700_000_000_000,
+        sent_at_ms=1_699_999_999_000,
+    ),
 }
 
 
@@ -104,7 +168,7 @@ def _changed(name: str, **fields: object) -> bytes:
 
 def test_every_message_has_a_golden() -> None:
     assert {type(message) for message in V1.values()} == set(Message.__subclasses__())
-    assert {path.stem for path in (GOLDENS / "v1").iterdir()} == {*V1, "launch_headers"}
+    assert {path.stem for path in (GOLDENS / "v1").iterdir()} == {*V1, *_HEADERS}
 
 
 def test_a_reply_of_an_agent_that_measures_nothing_says_so() -> None:
@@ -142,14 +206,9 @@ def test_a_version_that_is_not_known_is_refused(name: str, version: int) -> None
     assert caught.value.version == version
 
 
-def test_launch_headers_are_what_they_were() -> None:
-    headers = messages.LaunchHeaders(
-        launch_id="r-0123456789abcdef0",
-        attempt=2,
-        expires_at_ms=1_700_000_000_000,
-        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-    )
-    golden = msgspec.json.decode(_golden(1, "launch_headers"), type=dict[str, str])
-    assert headers.encode() == golden
-    assert messages.LaunchHeaders.decode(golden) == headers
-    assert messages.LaunchHeaders.decode(golden | {"Added-Later": "x"}) == headers
+@pytest.mark.parametrize("name", _HEADERS)
+def test_launch_headers_are_what_they_were(name: str) -> None:
+    golden = msgspec.json.decode(_golden(1, name), type=dict[str, str])
+    assert _HEADERS[name].encode() == golden
+    assert messages.LaunchHeaders.decode(golden) == _HEADERS[name]
+    assert messages.LaunchHeaders.decode(golden | {"Added-Later": "x"}) == _HEADERS[name]
