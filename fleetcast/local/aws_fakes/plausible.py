@@ -15,7 +15,7 @@ DEARER_BY = 0.15  # on demand, than in the cheapest region
 SPOT_PART = 0.4  # of the on-demand price, before it moves
 PLACEMENT = 6
 BLOCKS_A_WEEK = 4
-WEEKS = 26
+WEEKS = 8  # a block starts at most so far ahead: EC2 User Guide, "Capacity Blocks for ML"
 MOST_A_PAGE = 1000
 
 
