@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fleetcast.scoring import weighted_score
 from fleetcast.selection import RegionScore, count_tied, is_blind, rank_regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fleetcast.score_history import PastScore, SweepRecord
-    from fleetcast.scoring import Weights
+    from fleetcast.cli.rescored import RescoredRegion
 
-_Sweep: TypeAlias = tuple[str, str]  # instance type, sweep id
 _Choices: TypeAlias = tuple[frozenset[str], frozenset[str]]  # before, after
 
 
@@ -35,39 +32,37 @@ class TypeReplay(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, float]
 
 
-def replay_first_choices(
-    records: Iterable[SweepRecord], weights: Weights, *, tie_band: float
-) -> list[TypeReplay]:
-    """Compare, for each type, each sweep's first choices with those under other weights.
+class FirstChoices:
+    """Compares, for each type, each sweep's first choices with those under other weights.
 
-    records: of any regions and sweeps, in any order. tie_band: as rank_regions has it. The scores
-    that need no type have no weights, so they are left out.
+    tie_band: as rank_regions has it.
     """
-    before: defaultdict[_Sweep, dict[str, RegionScore]] = defaultdict(dict)
-    after: defaultdict[_Sweep, dict[str, RegionScore]] = defaultdict(dict)
-    for record in records:
-        for instance_type, past in record.scores.items():
-            if past.signals is None:
-                continue
-            sweep = instance_type, record.sweep_id
-            before[sweep][record.region] = _score(record, past, past.score)
-            rescored = weighted_score(past.signals, weights)
-            after[sweep][record.region] = _score(record, past, rescored)
-    compared: defaultdict[str, list[_Choices]] = defaultdict(list)
-    for sweep, scores in before.items():
-        choices = _first_choices(scores, tie_band), _first_choices(after[sweep], tie_band)
-        compared[sweep[0]].append(choices)
-    return [_summary(instance_type, compared[instance_type]) for instance_type in sorted(compared)]
 
+    def __init__(self, *, tie_band: float) -> None:
+        self._tie_band = tie_band
+        self._compared: defaultdict[str, Counter[_Choices]] = defaultdict(Counter)
 
-def _score(record: SweepRecord, past: PastScore, score: float) -> RegionScore:
-    return RegionScore(
-        region=record.region,
-        score=score,
-        missing_scored_signals=past.missing_scored_signals,
-        telemetry_status=past.telemetry_status,
-        computed_at_s=record.computed_at_s,
-    )
+    def add(self, sweep: Iterable[RescoredRegion]) -> None:
+        """Take one sweep's regions in."""
+        before: defaultdict[str, dict[str, RegionScore]] = defaultdict(dict)
+        after: defaultdict[str, dict[str, RegionScore]] = defaultdict(dict)
+        for one in sweep:
+            for instance_type in one.before:
+                before[instance_type][one.region] = one.before[instance_type]
+                after[instance_type][one.region] = one.after[instance_type]
+        for instance_type, scores in before.items():
+            choices = (
+                _first_choices(scores, self._tie_band),
+                _first_choices(after[instance_type], self._tie_band),
+            )
+            self._compared[instance_type][choices] += 1
+
+    def result(self) -> list[TypeReplay]:
+        """Return what was found of each type, by name."""
+        return [
+            _summary(instance_type, self._compared[instance_type])
+            for instance_type in sorted(self._compared)
+        ]
 
 
 def _first_choices(scores: Mapping[str, RegionScore], tie_band: float) -> frozenset[str]:
@@ -87,22 +82,26 @@ def _first_choices(scores: Mapping[str, RegionScore], tie_band: float) -> frozen
     return frozenset(place.region for place in ranked[:tied_n])
 
 
-def _summary(instance_type: str, compared: list[_Choices]) -> TypeReplay:
+def _summary(instance_type: str, compared: Counter[_Choices]) -> TypeReplay:
     # Launches take the smallest of the tied regions' hashes, so two sets of them have the same
     # first choice for just the part of the launches that is their overlap over their union.
-    stayed = sum(len(before & after) / len(before | after) for before, after in compared)
+    stayed = sum(
+        sweeps * len(before & after) / len(before | after)
+        for (before, after), sweeps in compared.items()
+    )
     return TypeReplay(
         instance_type=instance_type,
-        sweeps=len(compared),
-        elsewhere_share=1 - stayed / len(compared),
-        before=_shares([before for before, _ in compared]),
-        after=_shares([after for _, after in compared]),
+        sweeps=compared.total(),
+        elsewhere_share=1 - stayed / compared.total(),
+        before=_shares([(before, sweeps) for (before, _), sweeps in compared.items()]),
+        after=_shares([(after, sweeps) for (_, after), sweeps in compared.items()]),
     )
 
 
-def _shares(choices: list[frozenset[str]]) -> dict[str, float]:
+def _shares(choices: list[tuple[frozenset[str], int]]) -> dict[str, float]:
+    all_sweeps = sum(sweeps for _, sweeps in choices)
     shares: defaultdict[str, float] = defaultdict(float)
-    for regions in choices:
+    for regions, sweeps in choices:
         for region in regions:
-            shares[region] += 1 / len(regions) / len(choices)
+            shares[region] += sweeps / len(regions) / all_sweeps
     return dict(sorted(shares.items(), key=lambda share: (-share[1], share[0])))

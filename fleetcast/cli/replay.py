@@ -1,12 +1,10 @@
-"""`fleetcast scores replay`: rank the sweeps of the past under other weights.
-
-Reads the RegionScores table itself, not the API: a fleet's history is too much for one answer.
-"""
+"""`fleetcast scores replay`: place the launches of the past again, under other weights."""
 
 from __future__ import annotations
 
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import boto3
@@ -18,50 +16,41 @@ from botocore.exceptions import (
     NoCredentialsError,
     NoRegionError,
 )
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Console
 
-from fleetcast.cli.first_choices import TypeReplay, replay_first_choices
+from fleetcast.cli.first_choices import FirstChoices
+from fleetcast.cli.moved_launches import MovedLaunches
+from fleetcast.cli.past_records import pages_of_launches, records_in_order, scored_regions
+from fleetcast.cli.replay_view import Replay, minute, replay_view
+from fleetcast.cli.rescored import group_sweeps, rescore
 from fleetcast.cli.scores_api import NO_CREDENTIALS
 from fleetcast.cli.terminal import output_console, print_json
 from fleetcast.errors import InvalidInput, InvalidWeights
-from fleetcast.score_history import (
-    RECORD_ATTRIBUTE,
-    SweepRecord,
-    decode_record,
-    history_partition,
-    history_sort_key,
-)
 from fleetcast.scoring import Weights
 from fleetcast.selection import DEFAULT_TIE_BAND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import BinaryIO
 
     from mypy_boto3_dynamodb import DynamoDBClient
-    from rich.console import RenderableType
+    from rich.status import Status
+
+    from fleetcast.launch_history import PastLaunch
+    from fleetcast.score_history import SweepRecord
 
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400}
+DEFAULT_MAX_SCORE_AGE_S: Final = 900.0  # a contract test holds it to the function's
 _EXAMPLES: Final = """\b
-Examples:
-  fleetcast scores replay --weights new.json --since 24h --table TABLE
-  fleetcast scores replay --weights new.json --since 7d --table TABLE --type t3.medium
+Examples (FLEETCAST_REGION_SCORES_TABLE and FLEETCAST_FLEET_TABLE name the tables):
+  fleetcast scores replay --weights new.json --since 24h
+  fleetcast scores replay --weights new.json --since 7d --type t3.medium
 
 \b
 new.json, e.g. to go by price before all else:
   {"spot_placement": 0.2, "spot_price_ratio": 0.5, "queue_depth": 0.1,
    "gpu_utilization": 0.1, "running_jobs": 0.05, "capacity_block_trend": 0.05}
 """
-
-
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command found. from_s, to_s: when the oldest and newest sweep began, epoch s."""
-
-    from_s: float
-    to_s: float
-    types: tuple[TypeReplay, ...]
 
 
 def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
@@ -98,6 +87,20 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
     metavar="NAME",
     help="The deployment's RegionScores table.",
 )
+@click.option(
+    "--fleet-table",
+    envvar="FLEETCAST_FLEET_TABLE",
+    show_envvar=True,
+    required=True,
+    metavar="NAME",
+    help="The deployment's Fleet table.",
+)
+@click.option(
+    "--account",
+    "account_id",
+    metavar="ID",
+    help="Whose launches to place again; by default, those of the credentials' account.",
+)
 @click.option("--type", "instance_type", metavar="TYPE", help="Only this instance type.")
 @click.option(
     "--tie-band",
@@ -106,37 +109,76 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
     show_default=True,
     help="As launching.tie_band in cdk.json.",
 )
+@click.option(
+    "--max-score-age",
+    "max_score_age_s",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_MAX_SCORE_AGE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="As launching.max_score_age_s in cdk.json.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def replay(
+def replay(  # noqa: PLR0913 - one for each option
     *,
     weights_file: BinaryIO,
     since_s: float,
     table: str,
+    fleet_table: str,
+    account_id: str | None,
     instance_type: str | None,
     tie_band: float,
+    max_score_age_s: float,
     as_json: bool,
 ) -> None:
-    """Show which part of the launches other weights would have sent elsewhere.
+    """Show how many launches other weights would have sent elsewhere.
 
-    Each past sweep is ranked again, type by type. What is compared is the first choice that the
-    sweep gave to launches, not the launches that were made: their records don't outlive them.
+    Each launch is placed again by the scores that were in force when it was made. A region that
+    it asked in vain counts as full, any other as having room. Launches that were refused left
+    no record: no region had room, whatever the order.
+
+    Below stands what holds without any launch: the first choices of each past sweep.
+
+    Needs dynamodb:Query on both tables.
     """
     weights = _read_weights(weights_file)
-    records = _read_records(table, since_s=time.time() - since_s)
-    types = [
-        one
-        for one in replay_first_choices(records, weights, tie_band=tie_band)
-        if instance_type in {None, one.instance_type}
-    ]
+    began_s = time.time() - since_s
+    with Console(stderr=True).status("Reading") as progress:
+        client, account_id = _connect(account_id)
+        launches = [
+            launch
+            for launch in _read_launches(
+                client, fleet_table, progress, account_id=account_id, since_s=began_s
+            )
+            if instance_type in {None, launch.instance_type}
+        ]
+        regions = {launch.region for launch in launches if launch.region}
+        moved = MovedLaunches(launches, max_score_age_s=max_score_age_s, tie_band=tie_band)
+        choices = FirstChoices(tie_band=tie_band)
+        times_s: list[float] = []
+        records = _read_records(client, table, regions, since_s=began_s)
+        rescored = (rescore(record, weights, only_type=instance_type) for record in records)
+        for sweep in group_sweeps(rescored):
+            progress.update(f"Reading {table}: sweeps until {minute(sweep[0].computed_at_s)} UTC")
+            moved.add(sweep)
+            if sweep[0].computed_at_s >= began_s:
+                choices.add(sweep)
+                times_s.append(sweep[0].computed_at_s)
+    types = choices.result()
     if not types:
         what = f"of {instance_type} " if instance_type else ""
         raise click.ClickException(f"table {table} has no scores {what}from that time")
-    times_s = [record.computed_at_s for record in records]
-    found = Replay(from_s=min(times_s), to_s=max(times_s), types=tuple(types))
+    found = Replay(
+        account_id=account_id,
+        launches=moved.result(),
+        from_s=times_s[0],
+        to_s=times_s[-1],
+        types=tuple(types),
+    )
     if as_json:
         print_json(found)
     else:
-        output_console().print(_view(found))
+        output_console().print(replay_view(found))
 
 
 def _read_weights(file: BinaryIO) -> Weights:
@@ -151,71 +193,42 @@ def _read_weights(file: BinaryIO) -> Weights:
         raise click.BadParameter(str(error), param_hint="--weights") from error
 
 
-def _read_records(table: str, *, since_s: float) -> list[SweepRecord]:
-    """Read all regions' records, showing how far it is. Raises click.ClickException."""
-    records: list[SweepRecord] = []
-    with Console(stderr=True).status(f"Reading {table}") as progress:
-        try:
-            client = boto3.Session().client("dynamodb")
-            for region in _scored_regions(client, table):
-                for page in _pages_of_records(client, table, region, since_s=since_s):
-                    records += page
-                    progress.update(f"{region}: {len(records)} records")
-        except NoRegionError as error:
-            raise click.ClickException("no AWS region is configured; give AWS_REGION") from error
-        except NoCredentialsError as error:
-            raise click.ClickException(NO_CREDENTIALS) from error
-        except (BotoCoreError, ClientError, InvalidInput) as error:
-            raise click.ClickException(f"table {table} can't be read: {error}") from error
-    return records
+def _connect(account_id: str | None) -> tuple[DynamoDBClient, str]:
+    """Return a client, and the account asked for or else the credentials' own."""
+    session = boto3.Session()
+    with _explained("the AWS account can't be told; give --account"):
+        client = session.client("dynamodb")
+        return client, account_id or session.client("sts").get_caller_identity()["Account"]
 
 
-def _scored_regions(client: DynamoDBClient, table: str) -> list[str]:
-    """Return the regions that have a score now: those whose history can matter."""
-    pages = client.get_paginator("query").paginate(
-        TableName=table,
-        KeyConditionExpression="pk = :pk",
-        ProjectionExpression="sk",
-        ExpressionAttributeValues={":pk": {"S": "TYPE#*"}},
-    )
-    return [item["sk"]["S"].removeprefix("REGION#") for page in pages for item in page["Items"]]
+def _read_launches(
+    client: DynamoDBClient, table: str, progress: Status, *, account_id: str, since_s: float
+) -> list[PastLaunch]:
+    launches: list[PastLaunch] = []
+    with _explained(f"table {table} can't be read"):
+        for page in pages_of_launches(client, table, account_id=account_id, since_s=since_s):
+            launches += page
+            progress.update(f"Reading {table}: {len(launches)} launches")
+    return launches
 
 
-def _pages_of_records(
-    client: DynamoDBClient, table: str, region: str, *, since_s: float
-) -> Iterator[Sequence[SweepRecord]]:
-    pages = client.get_paginator("query").paginate(
-        TableName=table,
-        KeyConditionExpression="pk = :pk AND sk >= :since",
-        ExpressionAttributeValues={
-            ":pk": {"S": history_partition(region)},
-            ":since": {"S": history_sort_key(since_s)},
-        },
-    )
-    for page in pages:
-        yield [decode_record(item[RECORD_ATTRIBUTE]["B"]) for item in page["Items"]]
+def _read_records(
+    client: DynamoDBClient, table: str, regions: set[str], *, since_s: float
+) -> Iterator[SweepRecord]:
+    """Yield the records of these and all scored regions, oldest first."""
+    with _explained(f"table {table} can't be read"):
+        regions = regions | scored_regions(client, table)
+        yield from records_in_order(client, table, regions, since_s=since_s)
 
 
-def _view(found: Replay) -> RenderableType:
-    began, ended = (
-        time.strftime("%Y-%m-%d %H:%M", time.gmtime(at_s)) for at_s in (found.from_s, found.to_s)
-    )
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("type", no_wrap=True)
-    table.add_column("sweeps", justify="right")
-    table.add_column("before")
-    table.add_column("under these weights")
-    table.add_column("would have gone elsewhere", justify="right")
-    for one in found.types:
-        table.add_row(
-            one.instance_type,
-            f"{one.sweeps:,}",
-            _shares_text(one.before),
-            _shares_text(one.after),
-            f"{one.elsewhere_share:.1%}",
-        )
-    return Group(f"First choices of the sweeps from {began} to {ended} UTC", table)
-
-
-def _shares_text(shares: dict[str, float]) -> str:
-    return "\n".join(f"{region} {share:.0%}" for region, share in shares.items())
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Say in words what AWS objects to. Raises click.ClickException."""
+    try:
+        yield
+    except NoRegionError as error:
+        raise click.ClickException("no AWS region is configured; give AWS_REGION") from error
+    except NoCredentialsError as error:
+        raise click.ClickException(NO_CREDENTIALS) from error
+    except (BotoCoreError, ClientError, InvalidInput) as error:
+        raise click.ClickException(f"{what}: {error}") from error

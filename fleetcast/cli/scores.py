@@ -40,7 +40,7 @@ Examples:
   fleetcast scores --type t3.medium --watch
   fleetcast scores --json | jq '.regions[0].region'
   fleetcast scores explain us-east-1 --type t3.medium
-  fleetcast scores replay --weights new.json --since 24h --table TABLE
+  fleetcast scores replay --weights new.json --since 24h --table TABLE --fleet-table TABLE
 """
 
 

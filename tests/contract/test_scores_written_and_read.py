@@ -9,13 +9,15 @@ import msgspec
 from click.testing import CliRunner
 
 from fleetcast.cli.command import fleetcast
+from fleetcast.cli.replay import DEFAULT_MAX_SCORE_AGE_S
 from fleetcast.score_answers import ScoresAnswer
 from fleetcast.score_history import PastScore, SweepRecord
 from fleetcast.scoring import DEFAULT_WEIGHTS, RegionSignals
 from fleetcast.selection import Observation
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, RegionSweep, ScoreRow
+from lambdas.settings import LaunchOptions
 from tests.scores_api import call, scores_api
-from tests.tables import REGION_SCORES
+from tests.tables import FLEET, REGION_SCORES, create_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,12 +94,17 @@ def test_a_sweep_that_was_written_can_be_replayed(
     weights = tmp_path / "weights.json"
     weights.write_bytes(msgspec.json.encode(DEFAULT_WEIGHTS))
     with scores_api(monkeypatch) as api:
+        create_table(api.dynamodb, FLEET)
         RegionScoresTable(api.dynamodb, REGION_SCORES).write(written(time.time() - 60))
+        names = ["--table", REGION_SCORES, "--fleet-table", FLEET]
         result = CliRunner().invoke(
-            fleetcast,
-            ["scores", "replay", "--table", REGION_SCORES, "--weights", str(weights), "--json"],
+            fleetcast, ["scores", "replay", *names, "--weights", str(weights), "--json"]
         )
 
     assert result.exit_code == 0, result.output
     [replay] = msgspec.json.decode(result.stdout)["types"]
     assert (replay["instance_type"], replay["sweeps"]) == (T3, 1)
+
+
+def test_replay_calls_scores_stale_when_launching_does() -> None:
+    assert LaunchOptions().max_score_age_s == DEFAULT_MAX_SCORE_AGE_S

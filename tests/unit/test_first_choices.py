@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleetcast.cli.first_choices import replay_first_choices
+from fleetcast.cli.first_choices import FirstChoices, TypeReplay
+from fleetcast.cli.rescored import group_sweeps, rescore
 from fleetcast.score_history import PastScore, SweepRecord
 from fleetcast.scoring import DEFAULT_WEIGHTS, RegionSignals, Weights, weighted_score
 from fleetcast.selection import RegionScore, rank_regions
@@ -46,6 +47,13 @@ def record(
     )
 
 
+def first_choices(records: list[SweepRecord], weights: Weights) -> list[TypeReplay]:
+    choices = FirstChoices(tie_band=0.025)
+    for sweep in group_sweeps(rescore(record, weights) for record in records):
+        choices.add(sweep)
+    return choices.result()
+
+
 def test_launches_that_other_weights_send_elsewhere_are_counted() -> None:
     records = [
         record("us-east-1", 1, medium=IDLE_AND_DEAR),
@@ -54,7 +62,7 @@ def test_launches_that_other_weights_send_elsewhere_are_counted() -> None:
         record("us-east-1", 2, medium=IDLE_AND_CHEAP),
     ]
 
-    [replay] = replay_first_choices(records, ALL_ON_PRICE, tie_band=0.025)
+    [replay] = first_choices(records, ALL_ON_PRICE)
 
     assert (replay.instance_type, replay.sweeps) == ("t3.medium", 2)
     assert replay.elsewhere_share == 0.5
@@ -68,7 +76,7 @@ def test_the_same_weights_send_nothing_elsewhere() -> None:
         record("eu-west-1", medium=BUSY_AND_CHEAP),
     ]
 
-    [replay] = replay_first_choices(records, DEFAULT_WEIGHTS, tie_band=0.025)
+    [replay] = first_choices(records, DEFAULT_WEIGHTS)
 
     assert replay.elsewhere_share == 0
     assert replay.before == replay.after
@@ -82,7 +90,7 @@ def test_each_type_is_compared_for_itself() -> None:
 
     assert [
         (replay.instance_type, replay.elsewhere_share)
-        for replay in replay_first_choices(records, ALL_ON_PRICE, tie_band=0.025)
+        for replay in first_choices(records, ALL_ON_PRICE)
     ] == [("t3.medium", 1.0), ("t3.nano", 0.0)]
 
 
@@ -92,7 +100,7 @@ def test_other_weights_never_outweigh_missing_signals() -> None:
         record("eu-west-1", missing=1, medium=BUSY_AND_CHEAP),
     ]
 
-    [replay] = replay_first_choices(records, ALL_ON_PRICE, tie_band=0.025)
+    [replay] = first_choices(records, ALL_ON_PRICE)
 
     assert replay.elsewhere_share == 0
 
@@ -103,13 +111,13 @@ def test_regions_without_telemetry_are_the_default_regions_business() -> None:
         record("eu-west-1", missing=2, medium=BUSY_AND_CHEAP),
     ]
 
-    [replay] = replay_first_choices(records, ALL_ON_PRICE, tie_band=0.025)
+    [replay] = first_choices(records, ALL_ON_PRICE)
 
     assert replay.elsewhere_share == 0
 
 
 def test_no_sweeps_make_no_comparison() -> None:
-    assert replay_first_choices([], ALL_ON_PRICE, tie_band=0.025) == []
+    assert first_choices([], ALL_ON_PRICE) == []
 
 
 def test_the_share_is_that_of_launches_that_spread_over_ties() -> None:
@@ -121,7 +129,7 @@ def test_the_share_is_that_of_launches_that_spread_over_ties() -> None:
     }
     records = [record(region, medium=seen) for region, seen in signals.items()]
 
-    [replay] = replay_first_choices(records, ALL_ON_PRICE, tie_band=0.025)
+    [replay] = first_choices(records, ALL_ON_PRICE)
 
     launches = [f"r-{number}" for number in range(4000)]
     moved = sum(
