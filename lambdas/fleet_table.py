@@ -1,8 +1,9 @@
-"""The Fleet table: instances, reservations and client tokens of each account.
+"""The Fleet table: instances, reservations and client tokens of each account, and the nodes.
 
     ACCOUNT#id  INSTANCE#i-…     an InstanceRecord
     ACCOUNT#id  RESERVATION#r-…  a launch: its instances, where it went, whether it is decided
     ACCOUNT#id  TOKEN#…          which launch a ClientToken stands for
+    REGION#…    NODE#…           a NodeRecord, written by reconcile
 
 A launch is written before its first request leaves, so that what runs anywhere has a record.
 Launching imports this module: it works on a plain botocore client, and must import neither
@@ -23,7 +24,8 @@ from fleetcast.launch_history import (
     account_partition,
 )
 from lambdas.attribute_values import decode_item, encode_item
-from lambdas.records import TERMINATED_VISIBLE_S, InstanceRecord
+from lambdas.live_index import LIVE_KEY, UNDECIDED, region_partition
+from lambdas.records import TERMINATED_VISIBLE_S, InstanceRecord, NodeRecord
 from lambdas.transactions import cancellation_reasons, may_pass, transact
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _TRANSACTION_INSTANCES: Final = 48
 _GET_ITEMS: Final = 100
 TOKEN_KEPT_S: Final = 7 * 86_400
+NODE_PREFIX: Final = "NODE#"
 
 
 class Reservation(PastLaunch, frozen=True, kw_only=True):
@@ -141,7 +144,8 @@ class FleetTable:
                     "Key": _key(account, f"INSTANCE#{record.instance_id}"),
                     # Only what placing decides: the state may have moved on meanwhile.
                     "UpdateExpression": (
-                        "SET #region = :region, #zone = :zone, #node = :node, attempt = :attempt"
+                        "SET #region = :region, #zone = :zone, #node = :node, attempt = :attempt, "
+                        f"{LIVE_KEY} = :live"
                     ),
                     "ExpressionAttributeNames": {
                         "#region": "region",
@@ -154,6 +158,7 @@ class FleetTable:
                             ":zone": record.zone,
                             ":node": record.node,
                             ":attempt": record.attempt,
+                            ":live": region_partition(record.region or ""),
                         }
                     ),
                 }
@@ -226,6 +231,22 @@ class FleetTable:
             wanted = [key.removeprefix("INSTANCE#") for key in again] + wanted[_GET_ITEMS:]
         return [found[one] for one in dict.fromkeys(instance_ids) if one in found]
 
+    def nodes(self, region: str) -> list[NodeRecord]:
+        """Read what is known of a region's nodes, also of those that have fallen silent."""
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._name,
+            KeyConditionExpression="pk = :pk AND begins_with(sk, :nodes)",
+            ExpressionAttributeValues=encode_item(
+                {":pk": region_partition(region), ":nodes": NODE_PREFIX}
+            ),
+            ConsistentRead=True,
+        )
+        return [
+            msgspec.convert(decode_item(item), NodeRecord)
+            for page in pages
+            for item in page["Items"]
+        ]
+
     # --- the instances' lives --------------------------------------------------------------
 
     def change_state(self, before: InstanceRecord, after: InstanceRecord) -> bool:
@@ -240,11 +261,15 @@ class FleetTable:
             changed["expires_at"] = int(after.terminated_at_s) + TERMINATED_VISIBLE_S
         sets = ", ".join(f"{name} = :{name.lstrip('#')}" for name in changed)
         values = {f":{name.lstrip('#')}": value for name, value in changed.items()}
+        removes = ""
+        if after.state == "terminated":
+            # Nobody looks after it any more, nor asks whether its node answers.
+            removes = f" REMOVE {LIVE_KEY}, unreachable_since_s"
         try:
             self._client.update_item(
                 TableName=self._name,
                 Key=_key(before.account_id, f"INSTANCE#{before.instance_id}"),
-                UpdateExpression=f"SET {sets}",
+                UpdateExpression=f"SET {sets}{removes}",
                 ConditionExpression="#state = :before AND attempt = :attempt",
                 ExpressionAttributeNames={"#state": "state"},
                 ExpressionAttributeValues=encode_item(
@@ -267,6 +292,7 @@ class FleetTable:
             replace=replace,
             # Longer than its token: one that stood for nothing would never be decided.
             expires_at=int(reservation.launched_at_s) + LAUNCH_KEPT_S,
+            live_key=UNDECIDED if reservation.state in {"placing", "unknown"} else None,
         )
 
     def _put(
@@ -277,9 +303,12 @@ class FleetTable:
         *,
         replace: bool = False,
         expires_at: int | None = None,
+        live_key: str | None = None,
     ) -> TransactWriteItemTypeDef:
         item: dict[str, Any] = msgspec.to_builtins(content)
         item |= {"pk": account_partition(account_id), "sk": sort_key}
+        if live_key is not None:
+            item[LIVE_KEY] = live_key
         if expires_at is not None:
             item["expires_at"] = expires_at
         if replace:

@@ -1,4 +1,4 @@
-"""What the control plane knows of an instance, as the functions pass it around.
+"""What the control plane knows of an instance and of a node, as the functions pass it around.
 
 How it is kept is no business of this module. Pure.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fleetcast.capacity import Resources
 from fleetcast.messages import InstanceState, ShutdownBehavior
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     holds the instance under an older one must give it up. region, zone, node: where it is, None
     until a node has accepted it. launched_at_s, terminated_at_s: epoch seconds. architecture: as
     EC2 names it (x86_64, arm64). state_reason_*: why it is stopping, stopped or terminated.
+    unreachable_since_s: when its node was first asked in vain and has not answered since, epoch
+    seconds; the state is the last one known then.
     """
 
     account_id: str
@@ -56,8 +59,32 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     state_reason_code: str | None = None
     state_reason_message: str | None = None
     terminated_at_s: float | None = None
+    unreachable_since_s: float | None = None
 
     @property
     def availability_zone(self) -> str | None:
         """The zone as a client sees it: a node outside any zone stands for its whole region."""
         return self.zone or self.region
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node said when it was last asked.
+
+    last_seen_s: when that was, epoch seconds. closed: why it takes no launches, or None. version:
+    the agent's. room: how many more of each type fit; only types with room. clock_skew_ms: how
+    far its clock is ahead. instances_n: how many it holds, stopped ones too. None: never said.
+    strays: instances without any record that it holds, and when each was first seen there.
+    """
+
+    region: str
+    node: str
+    last_seen_s: float
+    zone: str | None = None
+    closed: str | None = None
+    version: str | None = None
+    total: Resources | None = None
+    free: Resources | None = None
+    room: dict[str, int] = {}
+    clock_skew_ms: int | None = None
+    instances_n: int = 0
+    strays: dict[str, float] = {}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import botocore.session
 from moto import mock_aws
 
+from lambdas.live_index import LIVE_ATTRIBUTES, LIVE_INDEX, LIVE_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,18 +31,32 @@ def tables(*names: str) -> Iterator[DynamoDBClient]:
 
 
 def create_table(client: DynamoDBClient, name: str) -> None:
-    """Make an empty table."""
+    """Make an empty table; Fleet has its index."""
+    index: Any = {}
+    if name == FLEET:
+        index["GlobalSecondaryIndexes"] = [
+            {
+                "IndexName": LIVE_INDEX,
+                "KeySchema": [
+                    {"AttributeName": LIVE_KEY, "KeyType": "HASH"},
+                    {"AttributeName": "sk", "KeyType": "RANGE"},
+                ],
+                "Projection": {
+                    "ProjectionType": "INCLUDE",
+                    "NonKeyAttributes": [*LIVE_ATTRIBUTES],
+                },
+            }
+        ]
+    keys = ["pk", "sk", *([LIVE_KEY] if index else [])]
     client.create_table(
         TableName=name,
         KeySchema=[
             {"AttributeName": "pk", "KeyType": "HASH"},
             {"AttributeName": "sk", "KeyType": "RANGE"},
         ],
-        AttributeDefinitions=[
-            {"AttributeName": "pk", "AttributeType": "S"},
-            {"AttributeName": "sk", "AttributeType": "S"},
-        ],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
         BillingMode="PAY_PER_REQUEST",
+        **index,
     )
 
 

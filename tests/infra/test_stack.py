@@ -9,6 +9,7 @@ import pytest
 
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
+from tests.tables import FLEET, tables
 
 Template = dict[str, Any]
 
@@ -298,6 +299,16 @@ def test_tables_have_the_keys_and_the_expiry_that_records_are_written_with(
             "AttributeName": "expires_at",
             "Enabled": True,
         }
+
+
+def test_the_fleet_table_has_the_index_that_tests_make_for_it(template: Template) -> None:
+    """A test's table would else prove nothing of the deployed one."""
+    (deployed,) = the(template, "AWS::DynamoDB::GlobalTable", "Fleet")["Properties"][
+        "GlobalSecondaryIndexes"
+    ]
+    with tables(FLEET) as client:
+        (made,) = client.describe_table(TableName=FLEET)["Table"]["GlobalSecondaryIndexes"]
+    assert deployed == {key: made[key] for key in ("IndexName", "KeySchema", "Projection")}
 
 
 def test_tables_that_need_not_be_kept_go_with_the_stack(

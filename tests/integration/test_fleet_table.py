@@ -13,6 +13,7 @@ from botocore.stub import Stubber
 from fleetcast.launch_history import LAUNCH_KEPT_S
 from lambdas.attribute_values import encode_item
 from lambdas.fleet_table import FleetTable, LaunchConflict, Reservation, Token, TokenTaken
+from lambdas.live_index import LIVE_INDEX, UNDECIDED, region_partition
 from lambdas.records import InstanceRecord
 from tests.tables import FLEET, tables
 
@@ -363,6 +364,49 @@ def test_what_dynamodb_did_not_get_to_is_asked_for_again(
         )
         ids = [first.instance_id, second.instance_id]
         assert fleet.instances_by_id(ACCOUNT, ids) == [first, second]
+
+
+# --- the index of what lives ---------------------------------------------------------------
+
+
+def indexed(dynamodb: DynamoDBClient, live_key: str) -> list[str]:
+    answer = dynamodb.query(
+        TableName=FLEET,
+        IndexName=LIVE_INDEX,
+        KeyConditionExpression="live_pk = :live",
+        ExpressionAttributeValues={":live": {"S": live_key}},
+    )
+    return [item["sk"]["S"] for item in answer["Items"]]
+
+
+def test_a_launch_is_in_the_index_until_it_is_decided(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    (record,) = instances_of(1)
+    reservation = reservation_of([record])
+    begin(fleet, [record])
+    assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
+    unknown = msgspec.structs.replace(reservation, state="unknown")
+    fleet.finish_launch(unknown, [], unplaced=[])
+    assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
+    placed = msgspec.structs.replace(reservation, state="placed")
+    fleet.finish_launch(placed, [placed_on("n1", record)], unplaced=[])
+    assert indexed(dynamodb, UNDECIDED) == []
+
+
+def test_an_instance_is_in_the_index_from_its_placement_to_its_end(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    assert indexed(dynamodb, region_partition("us-east-1")) == []
+    placed = placed_on("n1", record)
+    fleet.finish_launch(reservation_of([record]), [placed], unplaced=[])
+    leaving = move(placed, "shutting-down")
+    assert fleet.change_state(placed, leaving)
+    assert indexed(dynamodb, region_partition("us-east-1")) == [f"INSTANCE#{record.instance_id}"]
+    assert fleet.change_state(leaving, move(leaving, "terminated"))
+    assert indexed(dynamodb, region_partition("us-east-1")) == []
 
 
 # --- an instance's life --------------------------------------------------------------------
