@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = Logger(service="score_regions", child=True)
 
 # Probes wait for the network nearly all the time.
-MAX_THREADS = 64
+MAX_THREADS = 128
 MAX_ERROR_CHARACTERS = 300
 
 # AWS says no, and repeating the call won't change its mind.

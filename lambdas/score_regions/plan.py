@@ -62,6 +62,18 @@ def refresh_periods(settings: ScoreRegionsSettings) -> dict[str, float]:
     }
 
 
+def make_clients_ahead(settings: ScoreRegionsSettings, clients: AwsClients) -> None:
+    """Make the clients that each sweep uses, whatever is remembered; raises botocore's errors."""
+    for region in settings.regions:
+        if not clients.is_aws_region(region.name):
+            continue
+        if region.telemetry != "fleet" and region.job_stack_name is not None:
+            clients.sqs(region.name)
+        if region.telemetry != "fleet" and region.cluster_name is not None:
+            clients.cloudwatch(region.name)
+        clients.ec2(region.name)
+
+
 def plan_sweep(
     settings: ScoreRegionsSettings,
     memories: Mapping[str, RegionMemory],

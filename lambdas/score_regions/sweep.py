@@ -13,7 +13,7 @@ from aws_lambda_powertools import Logger
 from fleetcast.errors import InvalidInput
 from lambdas.score_regions.collection import collect
 from lambdas.score_regions.memory import RegionMemory, decode_memory, remember
-from lambdas.score_regions.plan import plan_sweep, refresh_periods
+from lambdas.score_regions.plan import make_clients_ahead, plan_sweep, refresh_periods
 from lambdas.score_regions.scores import score_region
 from lambdas.score_regions.signals.capacity_blocks import OFFERS, OFFERS_KEPT
 from lambdas.score_regions.signals.job_queue import JobQueues
@@ -33,7 +33,7 @@ logger = Logger(service="score_regions", child=True)
 ResultT = TypeVar("ResultT")
 
 RECALL_THREADS: Final = 32
-WRITE_THREADS: Final = 10  # a region of a hundred types takes megabytes while it is written
+WRITE_THREADS: Final = 16  # a region of a hundred types takes megabytes while it is written
 SERIES: Final = {SPOT_PRICE: PRICES_KEPT, OFFERS: OFFERS_KEPT}
 
 
@@ -82,6 +82,11 @@ def run_sweep(
     """
     ends_at_s = time.monotonic() + read_within_s
     names = [region.name for region in settings.regions]
+    # The CPU is idle while the memories are on their way. A client that can't be made is met again
+    # by those who ask for it.
+    ahead = ThreadPoolExecutor(1, thread_name_prefix="clients")
+    ahead.submit(make_clients_ahead, settings, clients)
+    ahead.shutdown(wait=False)
     memories, forgotten = _for_each(
         names,
         lambda region: _recall(table, region),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -358,6 +359,7 @@ def test_rows_that_cannot_be_written_fail_the_invocation() -> None:
         sweep()
 
     assert caught.group_contains(ClientError, match="ResourceNotFound")
+    assert gc.isenabled()  # it is off during a sweep
 
 
 @pytest.mark.usefixtures("cloud")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from unittest.mock import call, create_autospec
 
 import msgspec
 import pytest
 
 from lambdas.region_scores import Reading
+from lambdas.score_regions.clients import AwsClients
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.memory import Answer, JobQueue, RegionMemory
-from lambdas.score_regions.plan import Plan, plan_sweep
+from lambdas.score_regions.plan import Plan, make_clients_ahead, plan_sweep
 from lambdas.score_regions.signals.job_queue import JobQueues
 from lambdas.settings import Region, ScoreRegionsSettings
-
-if TYPE_CHECKING:
-    from lambdas.score_regions.clients import AwsClients
 
 NOW_S = 1_777_000_000.0
 HOUR_S = 3_600.0
@@ -222,3 +220,20 @@ def test_the_first_sweep_of_a_region_asks_for_no_trend(clients: AwsClients) -> N
     assert not any(name.startswith("spot price trends") for name in names(made))
     key = SignalKey("spot_price_trend", "us-east-1", "t3.medium")
     assert made.known[key] == Reading.absent("missing", "its turn is yet to come")
+
+
+def test_made_ahead_are_the_clients_of_sources_that_are_asked_in_each_sweep() -> None:
+    clients = create_autospec(AwsClients, instance=True)
+    clients.is_aws_region.side_effect = lambda region: region != LAB.name
+    fleet = msgspec.structs.replace(CLOUD, name="eu-north-1", telemetry="fleet")
+
+    make_clients_ahead(settings(CLOUD, OTHER, fleet, LAB), clients)
+
+    made = [one for one in clients.method_calls if one[0] != "is_aws_region"]
+    assert sorted(made) == [
+        call.cloudwatch("us-east-1"),
+        call.ec2("eu-north-1"),
+        call.ec2("eu-west-1"),
+        call.ec2("us-east-1"),
+        call.sqs("us-east-1"),
+    ]
