@@ -15,7 +15,10 @@ from fleetcast import messages
 from fleetcast.errors import InsufficientInstanceCapacity
 from fleetcast.subjects import launch_subject
 from lambdas.bus import Bus
-from lambdas.run_instances.placement import UnknownOutcome, Walk, Wanted
+from lambdas.claims import Claims
+from lambdas.run_instances.launch_request import Wanted
+from lambdas.run_instances.placement import UnknownOutcome, Walk
+from lambdas.run_instances.region_fill import Asking
 from lambdas.settings import Region
 
 if TYPE_CHECKING:
@@ -50,19 +53,24 @@ async def bus_to(url: str) -> AsyncIterator[Bus]:
 async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
     """Launch one t3.medium and count what came of it."""
     request = request_for(number)
+    launch_id = f"r-{number:017x}"
     walk = Walk(
         Wanted(
-            launch_id=f"r-{number:017x}",
+            launch_id=launch_id,
             template=request,
             instances=request.instances,
             min_count=1,
             zone=None,
             deadline_s=time.monotonic() + _DEADLINE_S,
         ),
-        ask=bus.ask,
-        clock_s=time.monotonic,
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        accept_timeout_s=_ACCEPT_TIMEOUT_S,
+        Asking(
+            bus=bus,
+            claims=Claims(bus, launch_id, known_nodes=lambda _: (), sleep=asyncio.sleep),
+            clock_s=time.monotonic,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            sleep=asyncio.sleep,
+            accept_timeout_s=_ACCEPT_TIMEOUT_S,
+        ),
     )
     began_s = time.monotonic()
     try:

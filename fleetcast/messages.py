@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 SUPPORTED_VERSIONS: Final = (1,)
+# By how much the clocks of a function and a node may differ.
+CLOCK_SKEW_ALLOWANCE_MS: Final = 500
 
 # Ids become file names and log fields on the nodes, so a reader takes nothing else.
 InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{8,17}\Z")]

@@ -19,6 +19,7 @@ def run_instances_statements(
             [tables.fleet.table_arn],
             # A transaction needs the actions that it is made of.
             "dynamodb:BatchGetItem",
+            "dynamodb:ConditionCheckItem",
             "dynamodb:DeleteItem",
             "dynamodb:GetItem",
             "dynamodb:PutItem",

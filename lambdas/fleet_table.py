@@ -12,7 +12,7 @@ boto3 nor Powertools.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -23,31 +23,62 @@ from fleetcast.launch_history import (
     PastLaunch,
     account_partition,
 )
+from fleetcast.launch_story import LaunchState, LaunchStory
 from lambdas.attribute_values import decode_item, encode_item
 from lambdas.live_index import LIVE_KEY, UNDECIDED, region_partition
 from lambdas.records import TERMINATED_VISIBLE_S, InstanceRecord, NodeRecord
 from lambdas.transactions import cancellation_reasons, may_pass, transact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
-    from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef, TransactWriteItemTypeDef
 
 # A transaction holds 100 items and 4 MB; an instance with the largest tags takes 77 KB.
 _TRANSACTION_INSTANCES: Final = 48
 _GET_ITEMS: Final = 100
 TOKEN_KEPT_S: Final = 7 * 86_400
 NODE_PREFIX: Final = "NODE#"
+SEEN_WITHIN_S: Final = 600.0
+
+
+class _Condition(TypedDict):
+    """What a write depends on; if it fails, the error shows what stood there."""
+
+    ConditionExpression: str
+    ExpressionAttributeNames: NotRequired[dict[str, str]]
+    ExpressionAttributeValues: NotRequired[dict[str, AttributeValueTypeDef]]
+    ReturnValuesOnConditionCheckFailure: Literal["ALL_OLD"]
+
+
+_IF_NEW: Final[_Condition] = {
+    "ConditionExpression": "attribute_not_exists(pk)",
+    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+}
+_WHILE_OPEN: Final[_Condition] = {
+    "ConditionExpression": "#state IN (:placing, :unknown)",
+    "ExpressionAttributeNames": {"#state": "state"},
+    "ExpressionAttributeValues": {":placing": {"S": "placing"}, ":unknown": {"S": "unknown"}},
+    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+}
 
 
 class Reservation(PastLaunch, frozen=True, kw_only=True):
-    """One launch. undecided_until_s: when a launch still `placing` must have died (epoch s)."""
+    """One launch.
+
+    instance_ids: what was asked for; once it is placed, what remained of it. undecided_until_s:
+    until when its function may be at work on a launch that isn't decided, epoch seconds. story:
+    what happened, once its function knows.
+    """
 
     account_id: str
     instance_ids: tuple[str, ...]
-    state: Literal["placing", "placed", "unknown"]
+    state: LaunchState
     undecided_until_s: float
+    min_count: int = 1
+    client_token: str | None = None
+    story: LaunchStory | None = None
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +99,14 @@ class TokenTaken(FleetcastError):
 
 class LaunchConflict(FleetcastError):
     """Another launch with the same ClientToken is being written at this moment."""
+
+
+class LaunchDecided(FleetcastError):
+    """The launch has been decided already, by somebody else. state: how."""
+
+    def __init__(self, state: Literal["placed", "refused"]) -> None:
+        self.state = state
+        super().__init__(f"the launch is {state} already")
 
 
 class FleetTable:
@@ -92,8 +131,8 @@ class FleetTable:
         Raises TokenTaken, or LaunchConflict when that can't be told yet: try again.
 
         Beyond 48 instances it takes several transactions. The token is in the first one, so two
-        launches never share it; if a later one fails, the launch is dropped again. A function
-        that dies between two leaves records without a node.
+        launches never share it; if a later one fails, the launch is refused. A function that dies
+        between two leaves a launch that is resolved as any other.
         """
         account = reservation.account_id
         head = [self._put_reservation(reservation)]
@@ -109,7 +148,8 @@ class FleetTable:
             for part in others:
                 self._begin(reservation, part)
         except Exception:
-            self.drop_launch(reservation, token)  # nothing has been asked for yet
+            # Nothing has been asked for yet.
+            self.refuse_launch(msgspec.structs.replace(reservation, state="refused"))
             raise
 
     def _begin(self, reservation: Reservation, writes: Sequence[TransactWriteItemTypeDef]) -> None:
@@ -126,67 +166,86 @@ class FleetTable:
                 raise LaunchConflict from error
             raise
 
-    def finish_launch(
-        self,
-        reservation: Reservation,
-        placed: Sequence[InstanceRecord],
-        unplaced: Iterable[str],
-    ) -> None:
-        """Write where the instances are, drop those that found no place, and the launch's state.
+    def place_launch(self, reservation: Reservation, placed: Sequence[InstanceRecord]) -> None:
+        """Decide a launch: write where its instances are, and drop those that found no place.
 
-        reservation: as it is now, with the instances that remain.
+        reservation: as it is to be, with all instances that were asked for. Raises LaunchDecided.
         """
         account = reservation.account_id
-        writes: list[TransactWriteItemTypeDef] = [
-            {
-                "Update": {
-                    "TableName": self._name,
-                    "Key": _key(account, f"INSTANCE#{record.instance_id}"),
-                    # Only what placing decides: the state may have moved on meanwhile.
-                    "UpdateExpression": (
-                        "SET #region = :region, #zone = :zone, #node = :node, attempt = :attempt, "
-                        f"{LIVE_KEY} = :live"
-                    ),
-                    "ExpressionAttributeNames": {
-                        "#region": "region",
-                        "#zone": "zone",
-                        "#node": "node",
-                    },
-                    "ExpressionAttributeValues": encode_item(
-                        {
-                            ":region": record.region,
-                            ":zone": record.zone,
-                            ":node": record.node,
-                            ":attempt": record.attempt,
-                            ":live": region_partition(record.region or ""),
-                        }
-                    ),
-                }
-            }
-            for record in placed
+        ids = tuple(record.instance_id for record in placed)
+        writes = [self._update_place(record) for record in placed]
+        writes += [
+            self._delete(account, f"INSTANCE#{one}")
+            for one in reservation.instance_ids
+            if one not in ids
         ]
-        writes += [self._delete(account, f"INSTANCE#{one}") for one in unplaced]
-        self._end(writes, [self._put_reservation(reservation, replace=True)])
+        self._decide(msgspec.structs.replace(reservation, instance_ids=ids), writes)
 
-    def drop_launch(self, reservation: Reservation, token: Token | None) -> None:
-        """Remove a launch that started nothing, so that its token may be used again."""
+    def refuse_launch(self, reservation: Reservation) -> None:
+        """Decide a launch that started nothing: its token may be used again.
+
+        reservation: as it is to be. It stays, as evidence that nobody may run its instances.
+        Raises LaunchDecided.
+        """
         account = reservation.account_id
         writes = [self._delete(account, f"INSTANCE#{one}") for one in reservation.instance_ids]
-        head = [self._delete(account, _reservation_sort_key(reservation.reservation_id))]
-        if token is not None:
-            head.append(self._delete(account, f"TOKEN#{token.client_token}"))
-        self._end(writes, head)
+        if reservation.client_token is not None:
+            writes.append(self._delete(account, f"TOKEN#{reservation.client_token}"))
+        self._decide(reservation, writes)
 
-    def _end(
-        self,
-        writes: Sequence[TransactWriteItemTypeDef],
-        head: Sequence[TransactWriteItemTypeDef],
-    ) -> None:
-        """Write what decides the launch together with the last of its instances."""
+    def leave_unknown(self, reservation: Reservation) -> None:
+        """Write that a launch's own function does not know what it became.
+
+        reservation: as it is to be. Raises LaunchDecided.
+        """
+        self._decide(reservation, [])
+
+    def _decide(self, decided: Reservation, writes: Sequence[TransactWriteItemTypeDef]) -> None:
+        """Write what decides a launch together with the last of its instances.
+
+        Each transaction holds only while nobody else has decided it: a function that was stopped
+        for long must not undo what was resolved meanwhile.
+        """
         *others, last = _parts(writes)
-        for part in others:
-            transact(self._client, part)
-        transact(self._client, [*last, *head])
+        try:
+            for part in others:
+                transact(self._client, [self._check_open(decided), *part])
+            transact(self._client, [*last, self._put_reservation(decided, _WHILE_OPEN)])
+        except self._client.exceptions.TransactionCanceledException as error:
+            stored = [reason["Item"] for reason in cancellation_reasons(error) if "Item" in reason]
+            if not stored:
+                raise
+            current = msgspec.convert(decode_item(stored[0]), Reservation)
+            if current == decided:
+                return  # the client has repeated a transaction whose answer was lost
+            if current.state in {"placing", "unknown"}:
+                raise
+            raise LaunchDecided(current.state) from error
+
+    def _check_open(self, reservation: Reservation) -> TransactWriteItemTypeDef:
+        key = _key(reservation.account_id, _reservation_sort_key(reservation.reservation_id))
+        return {"ConditionCheck": {"TableName": self._name, "Key": key, **_WHILE_OPEN}}
+
+    def _update_place(self, record: InstanceRecord) -> TransactWriteItemTypeDef:
+        """Write only what placing decides: the state may have moved on meanwhile."""
+        changed = {
+            "region": record.region,
+            "zone": record.zone,
+            "node": record.node,
+            "attempt": record.attempt,
+            LIVE_KEY: region_partition(record.region or ""),
+        }
+        return {
+            "Update": {
+                "TableName": self._name,
+                "Key": _key(record.account_id, f"INSTANCE#{record.instance_id}"),
+                "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changed),
+                "ExpressionAttributeNames": {f"#{name}": name for name in changed},
+                "ExpressionAttributeValues": encode_item(
+                    {f":{name}": value for name, value in changed.items()}
+                ),
+            }
+        }
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -247,6 +306,16 @@ class FleetTable:
             for item in page["Items"]
         ]
 
+    def seen_nodes(self, region: str, *, now_s: float) -> frozenset[str]:
+        """Return the names of the nodes that must be heard before a region has been heard whole.
+
+        One that has been silent for longer than SEEN_WITHIN_S is left out: what it holds is for
+        reconcile to clear up when it is back.
+        """
+        return frozenset(
+            node.node for node in self.nodes(region) if now_s - node.last_seen_s < SEEN_WITHIN_S
+        )
+
     # --- the instances' lives --------------------------------------------------------------
 
     def change_state(self, before: InstanceRecord, after: InstanceRecord) -> bool:
@@ -283,13 +352,13 @@ class FleetTable:
     # --- items -----------------------------------------------------------------------------
 
     def _put_reservation(
-        self, reservation: Reservation, *, replace: bool = False
+        self, reservation: Reservation, condition: _Condition | None = None
     ) -> TransactWriteItemTypeDef:
         return self._put(
             reservation.account_id,
             _reservation_sort_key(reservation.reservation_id),
             reservation,
-            replace=replace,
+            condition=condition,
             # Longer than its token: one that stood for nothing would never be decided.
             expires_at=int(reservation.launched_at_s) + LAUNCH_KEPT_S,
             live_key=UNDECIDED if reservation.state in {"placing", "unknown"} else None,
@@ -301,7 +370,7 @@ class FleetTable:
         sort_key: str,
         content: msgspec.Struct,
         *,
-        replace: bool = False,
+        condition: _Condition | None = None,
         expires_at: int | None = None,
         live_key: str | None = None,
     ) -> TransactWriteItemTypeDef:
@@ -311,14 +380,11 @@ class FleetTable:
             item[LIVE_KEY] = live_key
         if expires_at is not None:
             item["expires_at"] = expires_at
-        if replace:
-            return {"Put": {"TableName": self._name, "Item": encode_item(item)}}
         return {
             "Put": {
                 "TableName": self._name,
                 "Item": encode_item(item),
-                "ConditionExpression": "attribute_not_exists(pk)",
-                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+                **(condition or _IF_NEW),
             }
         }
 

@@ -110,6 +110,11 @@ class RunInstancesSettings(LaunchOptions, frozen=True, kw_only=True):
         """Refuse regions that don't fit together."""
         check_regions(self.regions, default_region=self.default_region)
 
+    @property
+    def region_names(self) -> list[str]:
+        """The names of all regions."""
+        return [region.name for region in self.regions]
+
 
 class ScoringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep scores.
@@ -135,6 +140,14 @@ class ScoreRegionsSettings(ScoringOptions, frozen=True, kw_only=True):
 
     region_scores_table: ResourceName
     regions: tuple[Region, ...]
+
+
+class ReconcileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What reconcile is told. scored_instance_types: those whose room is published as a metric."""
+
+    fleet_table: ResourceName
+    regions: tuple[Region, ...]
+    scored_instance_types: tuple[ResourceName, ...] = ()
 
 
 class ReadScoresSettings(msgspec.Struct, frozen=True, kw_only=True):

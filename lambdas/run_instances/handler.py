@@ -22,7 +22,12 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
 from botocore.config import Config
 
-from fleetcast.errors import EC2Error, InternalError, MalformedQueryString
+from fleetcast.errors import (
+    EC2Error,
+    InternalError,
+    InvalidParameterValue,
+    MalformedQueryString,
+)
 from fleetcast.instance_types import ec2_catalogue
 from lambdas.bus import Bus
 from lambdas.fleet_table import FleetTable
@@ -35,6 +40,7 @@ from lambdas.run_instances.ec2_protocol import (
 )
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
 from lambdas.run_instances.launching import run_instances
+from lambdas.run_instances.refusals import RefusalMemory
 from lambdas.run_instances.services import Call, Services
 from lambdas.settings import RunInstancesSettings, decode_settings
 
@@ -68,14 +74,16 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
     try:
         request = decode_request(_body(event))
         action = ACTIONS[request.action]
+        services = at_cold_start()
         call = Call(
             account_id=_account_id(event),
             request_id=request_id,
             deadline_s=(
                 time.monotonic() + context.get_remaining_time_in_millis() / 1000 - _ANSWERING_S
             ),
+            region=_region(event, services.settings),
         )
-        result = loop.run_until_complete(action(at_cold_start(), call, request.parameters))
+        result = loop.run_until_complete(action(services, call, request.parameters))
         return _answer(200, encode_response(request.action, result, request_id=request_id))
     except EC2Error as error:
         # What is wrong with a request may quote it, user data and tags included.
@@ -107,6 +115,15 @@ def _account_id(event: Mapping[str, Any]) -> str:
     return account_id
 
 
+def _region(event: Mapping[str, Any], settings: RunInstancesSettings) -> str | None:
+    """Return the region whose endpoint was called. Raises InvalidParameterValue."""
+    region: str | None = (event.get("pathParameters") or {}).get("region")
+    if region is not None and region not in settings.region_names:
+        names = ", ".join(settings.region_names)
+        raise InvalidParameterValue(f"There is no region '{region}'; the regions are {names}.")
+    return region
+
+
 def _answer(status: int, document: str) -> dict[str, Any]:
     return {
         "statusCode": status,
@@ -126,14 +143,18 @@ def at_cold_start() -> Services:
         {region.name: region for region in settings.regions},
         secret_reader(lambda: session.create_client("secretsmanager", config=_AWS_CALLS)),
     )
+    fleet = FleetTable(dynamodb, settings.fleet_table)
     return Services(
         settings=settings,
         instance_types=ec2_catalogue().with_types(settings.instance_types),
-        fleet=FleetTable(dynamodb, settings.fleet_table),
+        fleet=fleet,
         scores=RegionScoresTable(dynamodb, settings.region_scores_table),
-        ask=bus.ask,
+        bus=bus,
+        known_nodes=lambda region: fleet.seen_nodes(region, now_s=time.time()),
+        refusals=RefusalMemory(time.monotonic),
         now_s=time.time,
         clock_s=time.monotonic,
+        sleep=asyncio.sleep,
         random_hex=lambda digits: secrets.token_hex(digits // 2 + 1)[:digits],
     )
 

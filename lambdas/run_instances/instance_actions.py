@@ -160,7 +160,7 @@ async def _ask_node(
         instance_ids=tuple(record.instance_id for record in records)
     )
     try:
-        payload = await services.ask(
+        payload = await services.bus.ask(
             region,
             node_subject(region, node, action),
             messages.encode(request),

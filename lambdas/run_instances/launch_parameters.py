@@ -75,8 +75,8 @@ class _Request(msgspec.Struct, frozen=True, rename="pascal"):
 class LaunchParameters(msgspec.Struct, frozen=True, kw_only=True):
     """What to launch, checked.
 
-    min_count, max_count: 1 to 1,000, min <= max. zone: launch there only. user_data: decoded, at
-    most 16 KiB, empty if there is none; never logged.
+    min_count, max_count: 1 to 1,000, min <= max. region, zone: launch there only. user_data:
+    decoded, at most 16 KiB, empty if there is none; never logged.
     """
 
     image_id: str
@@ -86,6 +86,7 @@ class LaunchParameters(msgspec.Struct, frozen=True, kw_only=True):
     key_name: str | None = None
     user_data: bytes = b""
     tags: dict[str, str] = {}
+    region: str | None = None
     zone: str | None = None
     shutdown_behavior: ShutdownBehavior = "stop"
     client_token: str | None = None
@@ -115,16 +116,20 @@ def launch_parameters(
     parameters: Mapping[str, object],
     *,
     instance_types: Container[str],
+    regions: Container[str],
+    region: str | None = None,
 ) -> LaunchParameters:
     """Check RunInstances' parameters, as ec2_protocol decodes them.
 
     There is no default instance type: EC2's is m1.small.
-    instance_types: the names that can be launched. Raises MissingParameter, UnknownParameter,
+    instance_types: the names that can be launched. regions: the fleet's. region: the one whose
+    endpoint was called, or None. Raises MissingParameter, UnknownParameter,
     InvalidParameterValue, InvalidAMIID.Malformed and TagLimitExceeded.
     """
     request = msgspec.convert(parameters, _Request)
     _refuse_what_cannot_be_honoured(request)
     _check_counts(request.min_count, request.max_count)
+    region, zone = _place(request.placement.availability_zone, region=region, regions=regions)
     return LaunchParameters(
         image_id=_image_id(request.image_id),
         instance_type=_instance_type(request.instance_type, instance_types),
@@ -133,7 +138,8 @@ def launch_parameters(
         key_name=_matching(_KEY_NAME, request.key_name, "KeyName"),
         user_data=_user_data(request.user_data),
         tags=_tags(request.tag_specifications),
-        zone=_zone(request.placement.availability_zone),
+        region=region,
+        zone=zone,
         shutdown_behavior=_shutdown_behavior(request.instance_initiated_shutdown_behavior),
         client_token=_matching(_CLIENT_TOKEN, request.client_token, "ClientToken"),
         dry_run=request.dry_run,
@@ -200,11 +206,25 @@ def _user_data(encoded: str) -> bytes:
     return user_data
 
 
-def _zone(zone: str | None) -> str | None:
+def _place(
+    zone: str | None, *, region: str | None, regions: Container[str]
+) -> tuple[str | None, str | None]:
+    """Return the region and the zone to launch in only.
+
+    A node outside any zone is shown with its region's name for one, so that name means the region.
+    """
+    if zone is None:
+        return region, None
+    invalid = InvalidParameterValue(f"Invalid availability zone: [{zone}]")
     try:
-        return None if zone is None else check_place(zone, "zone")
+        check_place(zone, "zone")
     except InvalidSubjectToken as error:
-        raise InvalidParameterValue(f"Invalid availability zone: [{zone}]") from error
+        raise invalid from error
+    if zone not in regions:
+        return region, zone
+    if region not in {None, zone}:
+        raise invalid
+    return zone, None
 
 
 def _shutdown_behavior(value: str) -> ShutdownBehavior:

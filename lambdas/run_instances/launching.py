@@ -6,29 +6,33 @@ leaves records from which the launch can be resolved.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast import messages
 from fleetcast.errors import (
-    DryRunOperation,
     EC2Error,
     IdempotentInstanceTerminated,
     IdempotentParameterMismatch,
     InternalError,
     ServiceUnavailable,
 )
-from fleetcast.selection import RankedRegion, rank_regions
-from lambdas.fleet_table import LaunchConflict, Reservation, Token, TokenTaken
+from fleetcast.launch_story import LaunchStory
+from lambdas.claims import Claims
+from lambdas.fleet_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
+from lambdas.resolution import is_undecided, resolve_launch
 from lambdas.run_instances.descriptions import Result, is_visible, reservation_result
+from lambdas.run_instances.launch_order import LaunchOrder, order_regions
 from lambdas.run_instances.launch_parameters import LaunchParameters, launch_parameters
-from lambdas.run_instances.placement import UnknownOutcome, Walk, Wanted
+from lambdas.run_instances.launch_preview import preview_launch
+from lambdas.run_instances.launch_request import Wanted
+from lambdas.run_instances.placement import UnknownOutcome, Walk
+from lambdas.run_instances.region_fill import Asking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,9 +62,14 @@ async def run_instances(
     parameters: Mapping[str, object],
 ) -> Result:
     """Launch instances, or return what the same ClientToken has launched. Raises EC2Error."""
-    asked = launch_parameters(parameters, instance_types=services.instance_types)
+    asked = launch_parameters(
+        parameters,
+        instance_types=services.instance_types,
+        regions=services.settings.region_names,
+        region=call.region,
+    )
     if asked.dry_run:
-        raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
+        await preview_launch(services, asked)
     deadline_s = min(call.deadline_s - _WRITE_DOWN_S, services.clock_s() + _MAX_LAUNCH_S)
     while True:
         launch = _new_launch(services, call, asked)
@@ -69,7 +78,7 @@ async def run_instances(
                 launch.reservation, launch.records, launch.token, now_s=services.now_s()
             )
         except TokenTaken as taken:
-            earlier = _replay(services, call, asked, taken.token)
+            earlier = await _replay(services, call, asked, taken.token)
             if earlier is not None:
                 return reservation_result(earlier)
         except LaunchConflict:
@@ -82,7 +91,7 @@ async def run_instances(
                 "An earlier request with this ClientToken is not decided yet. Retry with the "
                 "same ClientToken."
             )
-        await asyncio.sleep(_POLL_S)
+        await services.sleep(_POLL_S)
 
 
 # --- writing it down -----------------------------------------------------------------------
@@ -113,7 +122,9 @@ def _new_launch(services: Services, call: Call, asked: LaunchParameters) -> _Lau
         reservation_id=reservation_id,
         instance_type=asked.instance_type,
         launched_at_s=now_s,
-        pinned=asked.zone is not None,
+        pinned=asked.region is not None or asked.zone is not None,
+        min_count=asked.min_count,
+        client_token=asked.client_token,
         instance_ids=tuple(record.instance_id for record in records),
         state="placing",
         undecided_until_s=now_s + call.deadline_s - services.clock_s(),
@@ -128,31 +139,41 @@ def _new_launch(services: Services, call: Call, asked: LaunchParameters) -> _Lau
     return _Launch(reservation=reservation, records=records, token=token)
 
 
-def _replay(
+async def _replay(
     services: Services,
     call: Call,
     asked: LaunchParameters,
     token: Token,
 ) -> list[InstanceRecord] | None:
-    """Return what an earlier launch with this token launched; None if it is not decided yet.
+    """Return what an earlier launch with this token launched; None to look again.
 
     Raises IdempotentParameterMismatch, IdempotentInstanceTerminated, and InternalError for a
-    launch whose outcome is still unknown.
+    launch whose outcome can't be known now.
     """
     if token.fingerprint != asked.fingerprint():
         raise IdempotentParameterMismatch(
             "The client token was used before, with other parameters."
         )
     reservation = services.fleet.reservation(call.account_id, token.reservation_id)
-    if reservation is None:
+    if reservation is None or reservation.state == "refused":
         return None  # it has just ended without an instance, and its token is being freed
-    if reservation.state == "placing" and services.now_s() < reservation.undecided_until_s:
+    if is_undecided(reservation, now_s=services.now_s()):
         return None
     if reservation.state != "placed":
-        raise InternalError(
-            f"The outcome of launch {reservation.reservation_id} is not known yet. Retry later "
-            "with the same ClientToken."
+        resolution = await resolve_launch(
+            reservation,
+            services.settings.region_names,
+            bus=services.bus,
+            fleet=services.fleet,
+            known_nodes=services.known_nodes,
+            sleep=services.sleep,
         )
+        if resolution == "unknown":
+            raise InternalError(
+                f"The outcome of launch {reservation.reservation_id} is not known yet: a region "
+                "in which it may be can't be heard. Retry later with the same ClientToken."
+            )
+        return None
     records = services.fleet.instances_by_id(call.account_id, reservation.instance_ids)
     if all(record.state in {"shutting-down", "terminated"} for record in records):
         raise IdempotentInstanceTerminated(
@@ -172,64 +193,57 @@ async def _place(
     deadline_s: float,
 ) -> list[InstanceRecord]:
     """Walk the regions and record the end, whatever it is. Raises EC2Error."""
-    ranked = _rank(services, launch, asked)
-    walk = Walk(
-        _wanted(launch, asked, deadline_s),
-        ask=services.ask,
-        clock_s=services.clock_s,
-        now_ms=lambda: int(services.now_s() * 1000),
-        accept_timeout_s=services.settings.accept_timeout_s,
-    )
     began_s = services.clock_s()
+    launch_id = launch.reservation.reservation_id
+    order = order_regions(services, asked, launch_id=launch_id)
+    walk = Walk(_wanted(launch, asked, deadline_s), _asking(services, launch_id))
     outcome = "unfinished"
     try:
-        await walk.place([one.region for one in ranked])
-        records = _finish(services, launch, walk, "placed")
+        await walk.place([one.region for one in order.ranked])
+        records = _write_placed(services, launch, walk, _story(order, walk, services, began_s))
+        outcome = "launched"
     except EC2Error as refusal:
         outcome = refusal.code
-        _drop(services, launch)
+        _write_refused(services, launch, _story(order, walk, services, began_s, refusal))
         raise
     except UnknownOutcome as unknown:
         outcome = "unknown"
-        _finish(services, launch, walk, "unknown")
-        raise InternalError(
+        error = InternalError(
             f"It is not known whether the launch happened: {unknown}. Retry with the same "
             "ClientToken."
-        ) from unknown
-    else:
-        outcome = "launched"
-        return records
+        )
+        _write_unknown(services, launch, _story(order, walk, services, began_s, error))
+        raise error from unknown
     finally:
+        for verdict in walk.verdicts:
+            services.refusals.note(
+                verdict.region, asked.instance_type, asked.zone, dry=verdict.end == "no_room"
+            )
         _log.info(
             "launch decided",
             extra={
-                "launch": launch.reservation.reservation_id,
+                "launch": launch_id,
                 "instance_type": asked.instance_type,
                 "count": [asked.min_count, asked.max_count],
                 "outcome": outcome,
                 "milliseconds": round((services.clock_s() - began_s) * 1000, 1),
-                "regions": msgspec.to_builtins(ranked),
-                "asks": msgspec.to_builtins(walk.asks),
+                "regions": msgspec.to_builtins(order.ranked),
+                "asks": msgspec.to_builtins(walk.log.asks),
             },
         )
+    return records
 
 
-def _rank(services: Services, launch: _Launch, asked: LaunchParameters) -> list[RankedRegion]:
-    settings = services.settings
-    try:
-        scores = services.scores.read_scores(asked.instance_type)
-    except (BotoCoreError, ClientError, KeyError, ValueError) as problem:
-        # A score only says where it is good to launch; nodes say whether it can be done.
-        _log.warning("scores can't be read", extra={"why": repr(problem)})
-        scores = {}
-    return rank_regions(
-        [region.name for region in settings.regions],
-        scores,
-        default_region=settings.default_region,
-        launch_id=launch.reservation.reservation_id,
-        now_s=services.now_s(),
-        max_score_age_s=settings.max_score_age_s,
-        tie_band=settings.tie_band,
+def _asking(services: Services, launch_id: str) -> Asking:
+    return Asking(
+        bus=services.bus,
+        claims=Claims(
+            services.bus, launch_id, known_nodes=services.known_nodes, sleep=services.sleep
+        ),
+        clock_s=services.clock_s,
+        now_ms=lambda: int(services.now_s() * 1000),
+        sleep=services.sleep,
+        accept_timeout_s=services.settings.accept_timeout_s,
     )
 
 
@@ -259,13 +273,32 @@ def _wanted(launch: _Launch, asked: LaunchParameters, deadline_s: float) -> Want
     )
 
 
-def _finish(
-    services: Services,
-    launch: _Launch,
+def _story(
+    order: LaunchOrder,
     walk: Walk,
-    state: Literal["placed", "unknown"],
+    services: Services,
+    began_s: float,
+    error: EC2Error | None = None,
+) -> LaunchStory:
+    return LaunchStory(
+        ranked=order.ranked,
+        asked_last=order.asked_last,
+        verdicts=tuple(walk.verdicts),
+        asks=tuple(walk.log.asks),
+        asks_left_out=walk.log.left_out_n,
+        error_code=error.code if error else None,
+        error_message=error.message if error else None,
+        took_ms=round((services.clock_s() - began_s) * 1000, 1),
+    )
+
+
+# --- writing down what came of it ----------------------------------------------------------
+
+
+def _write_placed(
+    services: Services, launch: _Launch, walk: Walk, story: LaunchStory
 ) -> list[InstanceRecord]:
-    """Record where the instances are. What found no place is dropped once all is known."""
+    """Record where the instances are, and drop those that found no place. Raises InternalError."""
     placed = {one.instance_id: one for one in walk.placed}
     records = [
         msgspec.structs.replace(
@@ -274,28 +307,46 @@ def _finish(
         for record in launch.records
         if (at := placed.get(record.instance_id))
     ]
-    remaining = launch.reservation.instance_ids if state == "unknown" else tuple(placed)
-    services.fleet.finish_launch(
-        msgspec.structs.replace(
-            launch.reservation,
-            state=state,
-            instance_ids=remaining,
-            region=records[0].region if records else None,  # one launch goes to one region
-        ),
-        records,
-        unplaced=[one for one in launch.reservation.instance_ids if one not in remaining],
+    reservation = msgspec.structs.replace(
+        launch.reservation,
+        state="placed",
+        region=records[0].region,  # one launch goes to one region
+        story=story,
     )
+    try:
+        services.fleet.place_launch(reservation, records)
+    except LaunchDecided as decided:
+        # This function was stopped for so long that somebody else has resolved its launch.
+        raise UnknownOutcome(f"it was resolved meanwhile, as {decided.state}") from decided
     return records
 
 
-def _drop(services: Services, launch: _Launch) -> None:
+def _write_refused(services: Services, launch: _Launch, story: LaunchStory) -> None:
     """Free what a refused launch has written down, if that can be done now."""
+    refused = msgspec.structs.replace(launch.reservation, state="refused", story=story)
     try:
-        services.fleet.drop_launch(launch.reservation, launch.token)
-    except (BotoCoreError, ClientError) as problem:
-        # The refusal stays true. Until this is cleared up, the token stands for a launch that
-        # isn't decided.
+        services.fleet.refuse_launch(refused)
+    except (BotoCoreError, ClientError, LaunchDecided) as problem:
+        # The refusal stays true. Until the launch is resolved, its token stands for it.
         _log.error(
-            "refused launch not dropped",
-            extra={"launch": launch.reservation.reservation_id, "why": repr(problem)},
+            "refused launch not written down",
+            extra={"launch": refused.reservation_id, "why": repr(problem)},
+        )
+
+
+def _write_unknown(services: Services, launch: _Launch, story: LaunchStory) -> None:
+    """Leave the launch to whoever resolves it, from now on: nothing more is asked for it."""
+    unknown = msgspec.structs.replace(
+        launch.reservation,
+        state="unknown",
+        story=story,
+        undecided_until_s=services.now_s() + services.settings.accept_timeout_s,
+    )
+    try:
+        services.fleet.leave_unknown(unknown)
+    except (BotoCoreError, ClientError, LaunchDecided) as problem:
+        # It stays as it was begun, and is resolved a little later.
+        _log.error(
+            "unknown launch not written down",
+            extra={"launch": unknown.reservation_id, "why": repr(problem)},
         )

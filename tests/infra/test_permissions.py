@@ -93,12 +93,16 @@ def test_run_instances_may_do_to_the_fleet_table_exactly_what_it_does(
         fleet = FleetTable(client, FLEET)
         fleet.begin_launch(RESERVATION, [RECORD], TOKEN, now_s=NOW_S)
         placed = msgspec.structs.replace(RECORD, region="us-east-1", node="n1")
-        fleet.finish_launch(RESERVATION, [placed], unplaced=[])
+        fleet.leave_unknown(msgspec.structs.replace(RESERVATION, state="unknown"))
+        # So many that it takes two transactions.
+        ids = tuple(f"i-{number:017x}" for number in range(60))
+        large = msgspec.structs.replace(RESERVATION, state="placed", instance_ids=ids)
+        fleet.place_launch(large, [placed])
         fleet.reservation(RECORD.account_id, RECORD.reservation_id)
         fleet.instances(RECORD.account_id)
         fleet.instances_by_id(RECORD.account_id, [RECORD.instance_id])
         fleet.change_state(placed, msgspec.structs.replace(placed, state="running"))
-        fleet.drop_launch(RESERVATION, TOKEN)
+        fleet.seen_nodes("us-east-1", now_s=NOW_S)
     assert granted(template, "RunInstancesRole", "Fleet") == done
 
 

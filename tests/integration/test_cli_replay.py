@@ -108,7 +108,7 @@ def put_launch(
     fleet.begin_launch(begun, [], token, now_s=at_s)
     if region is not None:
         placed = msgspec.structs.replace(begun, state="placed", region=region)
-        fleet.finish_launch(placed, [], unplaced=[])
+        fleet.place_launch(placed, [])
 
 
 def replay(*arguments: object) -> Result:

@@ -12,7 +12,14 @@ from botocore.stub import Stubber
 
 from fleetcast.launch_history import LAUNCH_KEPT_S
 from lambdas.attribute_values import encode_item
-from lambdas.fleet_table import FleetTable, LaunchConflict, Reservation, Token, TokenTaken
+from lambdas.fleet_table import (
+    FleetTable,
+    LaunchConflict,
+    LaunchDecided,
+    Reservation,
+    Token,
+    TokenTaken,
+)
 from lambdas.live_index import LIVE_INDEX, UNDECIDED, region_partition
 from lambdas.records import InstanceRecord
 from tests.tables import FLEET, tables
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from fleetcast.launch_story import LaunchState
     from fleetcast.messages import InstanceState
 
 ACCOUNT = "123456789012"
@@ -69,7 +77,14 @@ def reservation_of(records: Sequence[InstanceRecord]) -> Reservation:
         instance_ids=tuple(record.instance_id for record in records),
         state="placing",
         undecided_until_s=NOW_S + 25,
+        client_token="token",  # noqa: S106 - a ClientToken is no secret
     )
+
+
+def decided(
+    records: Sequence[InstanceRecord], state: LaunchState, *, region: str | None = None
+) -> Reservation:
+    return msgspec.structs.replace(reservation_of(records), state=state, region=region)
 
 
 def token_of(records: Sequence[InstanceRecord]) -> Token:
@@ -118,14 +133,14 @@ def test_a_launch_that_has_begun_is_read_back_as_it_was_written(fleet: FleetTabl
 
 
 @pytest.mark.parametrize("count", [1, 48, 49, 97])
-def test_a_launch_of_any_size_is_written_whole_and_dropped_whole(
+def test_a_launch_of_any_size_is_written_whole_and_refused_whole(
     fleet: FleetTable, dynamodb: DynamoDBClient, count: int
 ) -> None:
     records = instances_of(1, count)
     begin(fleet, records)
     assert stored(fleet) == records
-    fleet.drop_launch(reservation_of(records), token_of(records))
-    assert everything(dynamodb) == []
+    fleet.refuse_launch(decided(records, "refused"))
+    assert everything(dynamodb) == [f"RESERVATION#{records[0].reservation_id}"]
 
 
 def test_a_token_that_is_taken_is_answered_with_what_it_stands_for(
@@ -183,7 +198,7 @@ def test_a_launch_that_dynamodb_refuses_is_no_conflict(
             begin(fleet, instances_of(1))
 
 
-def test_a_launch_whose_later_transaction_fails_leaves_nothing(
+def test_a_launch_whose_later_transaction_fails_leaves_only_that_it_was_refused(
     fleet: FleetTable, dynamodb: DynamoDBClient
 ) -> None:
     calls = iter(range(1, 100))
@@ -195,7 +210,10 @@ def test_a_launch_whose_later_transaction_fails_leaves_nothing(
     events(dynamodb).register("before-call.dynamodb.TransactWriteItems", cut_off)
     with pytest.raises(EndpointConnectionError):
         begin(fleet, instances_of(1, 100))
-    assert everything(dynamodb) == []
+    assert everything(dynamodb) == [f"RESERVATION#{instances_of(1)[0].reservation_id}"]
+    reservation = fleet.reservation(ACCOUNT, instances_of(1)[0].reservation_id)
+    assert reservation
+    assert reservation.state == "refused"
 
 
 def test_a_transaction_stays_below_dynamodbs_limits_whatever_the_tags(
@@ -216,25 +234,56 @@ def test_a_transaction_stays_below_dynamodbs_limits_whatever_the_tags(
 # --- finishing -----------------------------------------------------------------------------
 
 
-def test_a_finished_launch_has_its_places_and_nothing_that_found_none(fleet: FleetTable) -> None:
+def test_a_placed_launch_has_its_places_and_nothing_that_found_none(fleet: FleetTable) -> None:
     records = instances_of(1, 60)
     begin(fleet, records)
     placed = [placed_on("n1", record) for record in records[:55]]
-    after = msgspec.structs.replace(
-        reservation_of(placed), state="placed", instance_ids=tuple(r.instance_id for r in placed)
-    )
-    fleet.finish_launch(after, placed, unplaced=[one.instance_id for one in records[55:]])
+    fleet.place_launch(decided(records, "placed", region="us-east-1"), placed)
     assert stored(fleet) == placed
-    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == after
+    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == decided(
+        placed, "placed", region="us-east-1"
+    )
 
 
 def test_a_launch_of_which_nothing_is_known_keeps_all_its_records(fleet: FleetTable) -> None:
     records = instances_of(1, 3)
     begin(fleet, records)
-    unknown = msgspec.structs.replace(reservation_of(records), state="unknown")
-    fleet.finish_launch(unknown, [], unplaced=[])
+    fleet.leave_unknown(decided(records, "unknown"))
     assert stored(fleet) == records
-    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == unknown
+    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == decided(records, "unknown")
+
+
+@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("first", ["placed", "refused"])
+def test_a_launch_is_decided_once(fleet: FleetTable, first: str, count: int) -> None:
+    records = instances_of(1, count)
+    begin(fleet, records)
+    placed = [placed_on("n1", record) for record in records]
+    if first == "placed":
+        fleet.place_launch(decided(records, "placed"), placed)
+    else:
+        fleet.refuse_launch(decided(records, "refused"))
+    before = stored(fleet)
+    late = [placed_on("n2", record) for record in records[:1]]
+    with pytest.raises(LaunchDecided) as other:
+        fleet.place_launch(decided(records, "placed", region="eu-west-1"), late)
+    assert other.value.state == first
+    if first == "placed":
+        with pytest.raises(LaunchDecided):
+            fleet.refuse_launch(decided(records, "refused"))
+    with pytest.raises(LaunchDecided):
+        fleet.leave_unknown(decided(records, "unknown"))
+    assert stored(fleet) == before
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_decision_that_is_written_twice_is_one(fleet: FleetTable, count: int) -> None:
+    records = instances_of(1, count)
+    begin(fleet, records)
+    placed = [placed_on("n1", record) for record in records]
+    for _ in range(2):  # as a client does that has lost the first answer
+        fleet.place_launch(decided(records, "placed"), placed)
+    assert stored(fleet) == placed
 
 
 def test_a_launch_is_kept_for_two_weeks_and_outlives_its_token(
@@ -248,7 +297,7 @@ def test_a_launch_is_kept_for_two_weeks_and_outlives_its_token(
     begin(fleet, [record])
     begun = expiries(dynamodb)
     placed = msgspec.structs.replace(reservation, state="placed", region="us-east-1")
-    fleet.finish_launch(placed, [placed_on("n1", record)], unplaced=[])
+    fleet.place_launch(placed, [placed_on("n1", record)])
 
     assert begun[key] == expiries(dynamodb)[key] == two_weeks_on
     assert begun["TOKEN#token"] < two_weeks_on
@@ -260,7 +309,7 @@ def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: Fl
     begin(fleet, [record])
     gone = msgspec.structs.replace(record, state="shutting-down")
     assert fleet.change_state(record, gone)
-    fleet.finish_launch(reservation_of([record]), [placed_on("n1", record)], unplaced=[])
+    fleet.place_launch(decided([record], "placed"), [placed_on("n1", record)])
     assert stored(fleet) == [placed_on("n1", gone)]
 
 
@@ -271,7 +320,7 @@ def test_the_end_of_a_launch_is_written_again_when_it_met_another_write(
     with Stubber(dynamodb) as stubber:
         cancel(stubber, "TransactionConflict", "None")
         stubber.add_response("transact_write_items", {})
-        fleet.finish_launch(reservation_of([record]), [placed_on("n1", record)], unplaced=[])
+        fleet.place_launch(decided([record], "placed"), [placed_on("n1", record)])
         stubber.assert_no_pending_responses()
 
 
@@ -282,14 +331,14 @@ def test_writing_the_end_of_a_launch_is_tried_five_times(
         for _ in range(5):
             cancel(stubber, "TransactionConflict", "None")
         with pytest.raises(ClientError):
-            fleet.drop_launch(reservation_of(instances_of(1)), None)
+            fleet.refuse_launch(decided(instances_of(1), "refused"))
         stubber.assert_no_pending_responses()
 
 
-def test_a_dropped_launch_frees_its_token(fleet: FleetTable) -> None:
+def test_a_refused_launch_frees_its_token(fleet: FleetTable) -> None:
     first, second = instances_of(1), instances_of(2)
     begin(fleet, first)
-    fleet.drop_launch(reservation_of(first), token_of(first))
+    fleet.refuse_launch(decided(first, "refused"))
     begin(fleet, second)
     assert stored(fleet) == second
 
@@ -305,11 +354,13 @@ def test_a_token_never_outlives_the_launch_it_stands_for(
     def consistent(**_: object) -> None:
         keys = everything(dynamodb)
         token_is_there = "TOKEN#token" in keys
-        assert token_is_there == any(key.startswith("RESERVATION#") for key in keys)
+        reservation = fleet.reservation(ACCOUNT, records[0].reservation_id)
+        assert reservation
+        assert token_is_there == (reservation.state == "placing")
 
     events(dynamodb).register("after-call.dynamodb.TransactWriteItems", consistent)
-    fleet.drop_launch(reservation_of(records), token_of(records))
-    assert everything(dynamodb) == []
+    fleet.refuse_launch(decided(records, "refused"))
+    assert "TOKEN#token" not in everything(dynamodb)
 
 
 # --- reading -------------------------------------------------------------------------------
@@ -387,10 +438,10 @@ def test_a_launch_is_in_the_index_until_it_is_decided(
     begin(fleet, [record])
     assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
     unknown = msgspec.structs.replace(reservation, state="unknown")
-    fleet.finish_launch(unknown, [], unplaced=[])
+    fleet.leave_unknown(unknown)
     assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
     placed = msgspec.structs.replace(reservation, state="placed")
-    fleet.finish_launch(placed, [placed_on("n1", record)], unplaced=[])
+    fleet.place_launch(placed, [placed_on("n1", record)])
     assert indexed(dynamodb, UNDECIDED) == []
 
 
@@ -401,7 +452,7 @@ def test_an_instance_is_in_the_index_from_its_placement_to_its_end(
     begin(fleet, [record])
     assert indexed(dynamodb, region_partition("us-east-1")) == []
     placed = placed_on("n1", record)
-    fleet.finish_launch(reservation_of([record]), [placed], unplaced=[])
+    fleet.place_launch(decided([record], "placed"), [placed])
     leaving = move(placed, "shutting-down")
     assert fleet.change_state(placed, leaving)
     assert indexed(dynamodb, region_partition("us-east-1")) == [f"INSTANCE#{record.instance_id}"]
@@ -445,7 +496,7 @@ def test_news_of_an_older_attempt_changes_nothing(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
     begin(fleet, [record])
     newer = msgspec.structs.replace(placed_on("n2", record), attempt=2)
-    fleet.finish_launch(reservation_of([record]), [newer], unplaced=[])
+    fleet.place_launch(decided([record], "placed"), [newer])
     assert not fleet.change_state(record, move(record, "terminated"))
     assert stored(fleet) == [newer]
 

@@ -17,10 +17,12 @@ from fleetcast.errors import (
     ServiceUnavailable,
 )
 from fleetcast.instance_types import ec2_catalogue
+from fleetcast.subjects import NodeAction, action_of
 from lambdas.fleet_table import FleetTable
 from lambdas.region_scores import RegionScoresTable
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
 from lambdas.run_instances.launching import run_instances
+from lambdas.run_instances.refusals import RefusalMemory
 from lambdas.run_instances.services import Call, Services
 from lambdas.settings import Region, RunInstancesSettings
 from tests.captured_logs import captured_logs
@@ -47,6 +49,10 @@ PARAMETERS = {
 }
 
 
+class FunctionDied(BaseException):
+    """Passes through everything that a function does about errors, as its death would."""
+
+
 async def nothing() -> None:
     pass
 
@@ -55,12 +61,14 @@ async def nothing() -> None:
 class Function:
     """The function over a table in moto and one scripted region.
 
-    meanwhile: what happens between a request's leaving and its answer.
+    meanwhile: what happens between a request's leaving and its answer. dies_before: the question
+    that it doesn't come to ask, once.
     """
 
     dynamodb: DynamoDBClient
     answers: list[Answer]
     meanwhile: Callable[[], Awaitable[object]] = nothing
+    dies_before: NodeAction | None = None
     now_s: float = 1_700_000_000.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -77,13 +85,20 @@ class Function:
             instance_types=ec2_catalogue(),
             fleet=self.table,
             scores=RegionScoresTable(self.dynamodb, REGION_SCORES),
-            ask=self._ask,
+            bus=self,
+            known_nodes=self.region.known_nodes,
+            refusals=RefusalMemory(lambda: self.now_s),
             now_s=lambda: self.now_s,
             clock_s=lambda: self.now_s,
+            sleep=self.sleep,
             random_hex=lambda digits: f"{next(self.numbers):0{digits}x}",
         )
 
-    async def _ask(
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+    async def ask(
         self,
         region: str,
         subject: str,
@@ -92,9 +107,25 @@ class Function:
         timeout_s: float,
         headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> bytes:
+        if action_of(subject) == self.dies_before:
+            self.dies_before = None
+            raise FunctionDied
         happens, self.meanwhile = self.meanwhile, nothing
         await happens()
         return await self.region.ask(region, subject, payload, timeout_s=timeout_s, headers=headers)
+
+    async def gather(
+        self,
+        region: str,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        expected: int | None = None,
+    ) -> list[bytes]:
+        return await self.region.gather(
+            region, subject, payload, timeout_s=timeout_s, expected=expected
+        )
 
     def call(self, seconds: float = 27) -> Call:
         return Call(account_id=ACCOUNT, request_id="r", deadline_s=self.now_s + seconds)
@@ -168,10 +199,17 @@ async def test_a_token_whose_first_launch_is_refused_goes_to_the_second(
 # --- an outcome that is not known ----------------------------------------------------------
 
 
-async def test_a_launch_without_an_answer_is_kept_and_not_made_again(
+def in_doubt(dynamodb: DynamoDBClient, answers: list[Answer]) -> Function:
+    """Return a function whose one region hears launches and nothing else."""
+    function = Function(dynamodb, answers)
+    function.region.mute = frozenset({REGION})
+    return function
+
+
+async def test_a_launch_whose_outcome_cannot_be_known_is_kept_and_not_made_again(
     dynamodb: DynamoDBClient,
 ) -> None:
-    function = Function(dynamodb, [Lost("n1", 1), Accept("n2", 1)])
+    function = in_doubt(dynamodb, [Lost("n1", 1), Accept("n2", 1)])
     for _ in range(2):
         with pytest.raises(InternalError, match="same ClientToken"):
             await function.launch()
@@ -180,7 +218,36 @@ async def test_a_launch_without_an_answer_is_kept_and_not_made_again(
     assert (record.state, record.node) == ("pending", None)
 
 
-async def test_a_launch_whose_function_died_is_undecided_and_then_unknown_but_never_made_again(
+async def test_the_same_token_finds_what_an_unknown_launch_has_become(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = in_doubt(dynamodb, [Lost("n1", 1)])
+    with pytest.raises(InternalError):
+        await function.launch()
+    (before,) = function.records()
+    function.region.mute = frozenset()
+    answer: Any = await function.launch()
+    (record,) = function.records()
+    assert (record.instance_id, record.node) == (before.instance_id, "n1")
+    assert answer["ReservationId"] == before.reservation_id
+    assert [one["InstanceId"] for one in answer["Instances"]] == [before.instance_id]
+    assert len(function.region.asked) == 1
+
+
+async def test_the_same_token_launches_anew_when_an_unknown_launch_has_become_nothing(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = in_doubt(dynamodb, ["no_answer", Accept("n1", 1)])
+    with pytest.raises(InternalError):
+        await function.launch()
+    function.region.mute = frozenset()
+    function.region.known_nodes = lambda _: frozenset({"n1"})  # type: ignore[method-assign]
+    await function.launch()
+    assert [record.node for record in function.records()] == ["n1"]
+    assert function.region.runs().keys() == {"n1"}
+
+
+async def test_a_launch_whose_function_died_is_undecided_and_then_what_its_nodes_hold(
     dynamodb: DynamoDBClient,
 ) -> None:
     function = Function(dynamodb, [Accept("n1", 1), Accept("n2", 1)])
@@ -190,9 +257,51 @@ async def test_a_launch_whose_function_died_is_undecided_and_then_unknown_but_ne
     with pytest.raises(ServiceUnavailable, match="not decided yet"):
         await function.launch(seconds=2.05)
     function.now_s += 30
-    with pytest.raises(InternalError, match="not known"):
-        await function.launch()
+    answer: Any = await function.launch()
     assert len(function.region.asked) == 1
+    (record,) = function.records()
+    assert answer["Instances"][0]["InstanceId"] == record.instance_id
+    assert (record.node, record.region) == ("n1", REGION)
+
+
+async def test_a_launch_that_died_below_min_count_is_given_up_and_its_token_is_free(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(dynamodb, [Accept("n1", 1), Accept("n2", 1), Accept("n3", 2)])
+    function.region.lapsing = frozenset({"n2"})
+    function.dies_before = NodeAction.RELEASE
+    with pytest.raises(FunctionDied):
+        await function.launch(MinCount=2, MaxCount=2)
+    assert function.region.runs() == {"n1": {function.records()[0].instance_id}}
+    function.now_s += 30
+    answer: Any = await function.launch(MinCount=2, MaxCount=2)
+    assert len(answer["Instances"]) == 2
+    assert function.region.runs().keys() == {"n3"}
+    assert {record.node for record in function.records()} == {"n3"}
+
+
+async def test_a_function_that_wakes_after_its_launch_was_resolved_changes_nothing(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(dynamodb, ["no_responders"])
+
+    async def long_sleep() -> None:
+        function.now_s += 60
+        (record,) = function.records()
+        reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+        assert reservation
+        placed = msgspec.structs.replace(reservation, state="placed", region=REGION)
+        at_n1 = msgspec.structs.replace(record, region=REGION, node="n1")
+        function.table.place_launch(placed, [at_n1])
+
+    function.meanwhile = long_sleep
+    with pytest.raises((InsufficientInstanceCapacity, ServiceUnavailable)):
+        await function.launch()
+    (record,) = function.records()
+    assert record.node == "n1"
+    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    assert reservation
+    assert reservation.state == "placed"
 
 
 # --- a table that fails --------------------------------------------------------------------
@@ -215,7 +324,7 @@ async def test_a_refusal_stays_one_when_it_cannot_be_written_down(
     function.fail_on("TransactWriteItems", 2)
     with captured_logs("lambdas") as logs, pytest.raises(InsufficientInstanceCapacity):
         await function.launch()
-    assert logs.fields("refused launch not dropped")
+    assert logs.fields("refused launch not written down")
 
 
 async def test_a_launch_whose_end_is_not_written_is_not_logged_as_launched(
@@ -272,7 +381,7 @@ async def test_a_termination_that_meets_a_change_of_state_is_recorded_all_the_sa
 async def test_terminating_an_instance_whose_launch_is_refused_at_that_moment_succeeds(
     dynamodb: DynamoDBClient,
 ) -> None:
-    function = Function(dynamodb, [Lost("n1", 1)])
+    function = in_doubt(dynamodb, [Lost("n1", 1)])
     with pytest.raises(InternalError):
         await function.launch()
     (record,) = function.records()
@@ -282,7 +391,7 @@ async def test_terminating_an_instance_whose_launch_is_refused_at_that_moment_su
         if next(moves, False):
             reservation = function.table.reservation(ACCOUNT, record.reservation_id)
             assert reservation
-            function.table.drop_launch(reservation, None)
+            function.table.refuse_launch(msgspec.structs.replace(reservation, state="refused"))
 
     events: Any = dynamodb.meta.events
     events.register("before-call.dynamodb.UpdateItem", is_dropped)

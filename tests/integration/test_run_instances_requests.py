@@ -132,7 +132,8 @@ def test_whatever_the_body_the_answer_is_ec2s_and_the_clients_fault(sent: str) -
 
 def test_a_body_may_be_base64_and_a_get_has_its_fields_in_the_query(nothing: SmallFleet) -> None:
     del nothing
-    dry = body(DryRun="true", UserData=base64.b64encode(b"a+b/c&d=e").decode())
+    fields = {"Action": "DescribeInstances", "DryRun": "true", "Filter.1.Name": "image-id"}
+    dry = urlencode(fields | {"Filter.1.Value.1": base64.b64encode(b"a+b/c&d=e").decode()})
     for received in (event(dry), event(dry, encoded=True), get_event(dry)):
         assert code_of(call(received)) == "DryRunOperation"
 
@@ -144,7 +145,7 @@ def test_a_get_without_a_query_is_a_client_error(nothing: SmallFleet) -> None:
 
 def test_a_field_that_a_get_repeats_is_refused_and_not_chosen_from(nothing: SmallFleet) -> None:
     del nothing
-    answer = call(get_event(body(DryRun="true") + "&ImageId=ami-00000002"))
+    answer = call(get_event(body() + "&ImageId=ami-00000002"))
     assert code_of(answer) == "MalformedQueryString"
 
 
@@ -202,7 +203,17 @@ def test_a_function_with_too_little_time_left_launches_nothing(
         answer = call(event(body()), Context(remaining_ms=3_000))
         assert code_of(answer) == "ServiceUnavailable"
         assert "us-east-1: the time for this launch ran out" in message_of(answer)
-        assert fleet.items() == []
+        (kept,) = fleet.items()
+        assert kept["state"] == {"S": "refused"}
+
+
+def test_an_endpoint_of_a_region_that_is_none_is_refused_with_those_there_are(
+    nothing: SmallFleet,
+) -> None:
+    del nothing
+    answer = call(event(body()) | {"pathParameters": {"region": "mars-north-1"}})
+    assert code_of(answer) == "InvalidParameterValue"
+    assert "'mars-north-1'; the regions are us-east-1." in message_of(answer)
 
 
 def test_each_action_that_is_understood_is_served() -> None:

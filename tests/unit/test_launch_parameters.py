@@ -20,8 +20,10 @@ IMAGE = "ami-0123456789abcdef0"
 LEAST = {"ImageId": IMAGE, "InstanceType": "t3.medium", "MinCount": 1, "MaxCount": 1}
 
 
-def checked(**changes: Any) -> LaunchParameters:  # noqa: ANN401 - any parameter's value
-    return launch_parameters(LEAST | changes, instance_types=TYPES)
+def checked(*, region: str | None = None, **changes: Any) -> LaunchParameters:  # noqa: ANN401 - any parameter's value
+    return launch_parameters(
+        LEAST | changes, instance_types=TYPES, regions=("us-east-1", "eu-west-1"), region=region
+    )
 
 
 def tagged(*tags: tuple[str, str], resource_type: str = "instance") -> dict[str, Any]:
@@ -76,7 +78,7 @@ def test_what_to_launch_must_be_said(name: str, *, present: bool) -> None:
     if present:
         parameters[name] = ""
     with pytest.raises(MissingParameter) as refusal:
-        launch_parameters(parameters, instance_types=TYPES)
+        launch_parameters(parameters, instance_types=TYPES, regions=())
     assert refusal.value.parameter == name
 
 
@@ -200,3 +202,30 @@ def test_the_fingerprint_stays_the_same_across_releases() -> None:
     assert checked(**FULL).fingerprint() == (
         "425afb03db2c43a9ceb4b9f8f22e86e57d69922dccdb91000ae21a27157e6746"
     )
+
+
+# --- where to launch -----------------------------------------------------------------------
+
+
+def test_the_endpoint_of_a_region_pins_a_launch_to_it() -> None:
+    parameters = checked(region="eu-west-1")
+    assert (parameters.region, parameters.zone) == ("eu-west-1", None)
+
+
+def test_the_name_of_a_region_as_zone_means_the_region() -> None:
+    parameters = checked(Placement={"AvailabilityZone": "eu-west-1"})
+    assert (parameters.region, parameters.zone) == ("eu-west-1", None)
+
+
+def test_a_zone_within_the_region_of_the_endpoint_pins_to_both() -> None:
+    parameters = checked(region="us-east-1", Placement={"AvailabilityZone": "us-east-1a"})
+    assert (parameters.region, parameters.zone) == ("us-east-1", "us-east-1a")
+
+
+def test_another_region_than_the_endpoints_is_no_zone_there() -> None:
+    with pytest.raises(InvalidParameterValue, match="eu-west-1"):
+        checked(region="us-east-1", Placement={"AvailabilityZone": "eu-west-1"})
+
+
+def test_where_a_launch_is_pinned_to_is_part_of_what_a_token_must_repeat() -> None:
+    assert checked(region="us-east-1").fingerprint() != checked().fingerprint()

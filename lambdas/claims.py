@@ -1,0 +1,244 @@
+"""What nodes hold of a launch: located, committed, given up.
+
+Owns the questions that a launch asks beside the launch request itself, and what their answers
+mean. All of them may be repeated. It decides nothing about a launch: launching does, and whoever
+resolves a launch that its function has left. Source: docs/launch-protocol.
+
+Launching imports this module: it must import neither boto3 nor Powertools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from fleetcast import messages
+from fleetcast.errors import InvalidInput, InvalidMessage
+from fleetcast.subjects import (
+    NodeAction,
+    RegionAction,
+    check_node,
+    node_subject,
+    region_subject,
+)
+from lambdas.bus import NoResponders, RegionError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+# Above every attempt that a launch can have: under this one, nobody ever accepts it again.
+LAST_ATTEMPT: Final = 2**31 - 1
+
+_NODE_TIMEOUT_S: Final = 1.0
+_REGION_TIMEOUT_S: Final = 0.5
+_COMMIT_TRIES: Final = 3
+_COMMIT_AGAIN_S: Final = 0.2
+# Such an instance is there; one that is ending or has ended isn't.
+_THERE: Final = frozenset({"pending", "running", "stopping", "stopped"})
+
+
+class RegionBus(Protocol):
+    """Asks regions: lambdas.bus.Bus, whose errors it raises."""
+
+    async def ask(
+        self,
+        region: str,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: Callable[[], Mapping[str, str]] | None = None,
+    ) -> bytes:
+        """Return the first reply. headers: makes them when the request leaves."""
+
+    async def gather(
+        self,
+        region: str,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        expected: int | None = None,
+    ) -> list[bytes]:
+        """Return the replies of all who listen; at once when there are as many as expected."""
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one instance is. attempt: the fencing number under which the node holds it."""
+
+    instance_id: str
+    region: str
+    zone: str | None
+    node: str
+    attempt: int
+
+
+class Located(msgspec.Struct, frozen=True, kw_only=True):
+    """Where instances of a launch are in one region.
+
+    there: those that boot, run or are stopped. held: those that wait for Commit. heard_all:
+    every known node has answered; if none is known, that somebody has, or that nobody listens.
+    """
+
+    there: tuple[Placed, ...]
+    held: tuple[Placed, ...]
+    heard_all: bool
+
+
+class Claims:
+    """The claims of one launch.
+
+    known_nodes: the nodes that a region is known to have, by its name. sleep: waits, in seconds.
+    No method raises for silence: it says who has been heard.
+    """
+
+    def __init__(
+        self,
+        bus: RegionBus,
+        launch_id: str,
+        *,
+        known_nodes: Callable[[str], Collection[str]],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._bus = bus
+        self._launch_id = launch_id
+        self._known_nodes = known_nodes
+        self._sleep = sleep
+
+    async def locate(self, region: str) -> Located:
+        """Ask every agent of a region what it holds of the launch."""
+        request = messages.LocateRequest(launch_id=self._launch_id)
+        replies, heard_all = await self._ask_all(region, RegionAction.LOCATE_LAUNCH, request)
+        there: list[Placed] = []
+        held: list[Placed] = []
+        for reply in replies:
+            for report in reply.instances:
+                if report.launch_id == self._launch_id and report.state in _THERE:
+                    (held if report.held is True else there).append(
+                        Placed(
+                            instance_id=report.instance_id,
+                            region=region,
+                            zone=reply.zone if isinstance(reply.zone, str) else None,
+                            node=reply.node,
+                            attempt=report.attempt,
+                        )
+                    )
+        return Located(there=tuple(there), held=tuple(held), heard_all=heard_all)
+
+    async def cancel(self, region: str, instance_ids: Iterable[str], *, attempt: int) -> bool:
+        """Have every agent of a region give these up, and never accept them up to this attempt.
+
+        Return whether all have confirmed it, as Located.heard_all.
+        """
+        request = messages.AttemptRequest(
+            launch_id=self._launch_id, attempt=attempt, instance_ids=tuple(instance_ids)
+        )
+        _, heard_all = await self._ask_all(region, RegionAction.CANCEL_LAUNCH, request)
+        return heard_all
+
+    async def release(self, placed: Iterable[Placed]) -> list[Placed]:
+        """Have nodes give up what they hold. Return what none has confirmed: it may run on."""
+        claims = _by_holder(placed)
+        # Each is asked, whatever another one says: nothing may be left behind that needn't be.
+        replies = await asyncio.gather(
+            *(self._ask_holder(NodeAction.RELEASE, claim) for claim in claims)
+        )
+        return [
+            one
+            for claim, reply in zip(claims, replies, strict=True)
+            if reply is None
+            for one in claim
+        ]
+
+    async def commit(self, held: Iterable[Placed]) -> tuple[list[Placed], list[Placed]]:
+        """Boot what is held. Return what boots now, and what none has answered for.
+
+        What is in neither has lapsed.
+        """
+        claims = _by_holder(held)
+        replies = await asyncio.gather(*(self._commit_at_holder(claim) for claim in claims))
+        booting: list[Placed] = []
+        unanswered: list[Placed] = []
+        for claim, reply in zip(claims, replies, strict=True):
+            if reply is None:
+                unanswered += claim
+                continue
+            ids = {
+                report.instance_id
+                for report in reply.instances
+                if report.launch_id == self._launch_id
+                and report.attempt == claim[0].attempt
+                and report.state in _THERE
+                and report.held is not True
+            }
+            booting += [one for one in claim if one.instance_id in ids]
+        return booting, unanswered
+
+    async def _commit_at_holder(self, claim: list[Placed]) -> messages.InstancesReply | None:
+        for tries_left in reversed(range(_COMMIT_TRIES)):
+            reply = await self._ask_holder(NodeAction.COMMIT, claim)
+            if reply is not None or not tries_left:
+                return reply
+            await self._sleep(_COMMIT_AGAIN_S)  # its agent may be on its way back
+        return None
+
+    async def _ask_holder(
+        self, action: NodeAction, claim: list[Placed]
+    ) -> messages.InstancesReply | None:
+        """Ask the node that holds these instances. Return None if it gives no answer."""
+        holder = claim[0]
+        request = messages.AttemptRequest(
+            launch_id=self._launch_id,
+            attempt=holder.attempt,
+            instance_ids=tuple(one.instance_id for one in claim),
+        )
+        try:
+            payload = await self._bus.ask(
+                holder.region,
+                node_subject(holder.region, holder.node, action),
+                messages.encode(request),
+                timeout_s=_NODE_TIMEOUT_S,
+            )
+            return messages.decode(payload, messages.InstancesReply)
+        except (RegionError, InvalidMessage):
+            return None
+
+    async def _ask_all(
+        self, region: str, action: RegionAction, request: messages.Message
+    ) -> tuple[list[messages.InstancesReply], bool]:
+        """Ask every agent of a region. Return their replies, and whether all have replied."""
+        known = set(self._known_nodes(region))
+        try:
+            payloads = await self._bus.gather(
+                region,
+                region_subject(region, action),
+                messages.encode(request),
+                timeout_s=_REGION_TIMEOUT_S,
+                expected=len(known) or None,
+            )
+        except NoResponders:
+            return [], not known
+        except RegionError:
+            return [], False
+        replies: list[messages.InstancesReply] = []
+        understood = True
+        for payload in payloads:
+            try:
+                reply = messages.decode(payload, messages.InstancesReply)
+                check_node(reply.node)
+            except InvalidInput:
+                understood = False  # whose it is can't be told
+            else:
+                replies.append(reply)
+        return replies, understood and known <= {reply.node for reply in replies}
+
+
+def _by_holder(placed: Iterable[Placed]) -> list[list[Placed]]:
+    """Group what one request can be about: the same node, the same attempt."""
+    by_holder: defaultdict[tuple[str, str, int], list[Placed]] = defaultdict(list)
+    for one in placed:
+        by_holder[one.region, one.node, one.attempt].append(one)
+    return list(by_holder.values())

@@ -1,0 +1,297 @@
+"""One region's part of a walk: asks its nodes until all is placed, or nobody takes any more.
+
+Owns what an answer means for a launch. What each leads to, and never to anything else:
+
+    accepted           keep it; more to place? ask the same subject again
+    rejected: full     a lost race: ask the same subject again, at once
+    rejected: client   every node would say so: stop, with that EC2 error
+    rejected: node     this node can't: ask again, a few times, then leave the region
+    no responders      nobody in this region has room: leave it
+    unreachable        the region could not be asked: leave it, but never as "no capacity"
+    no answer          unknown: find out who has it; what nobody has is cancelled, and asked for
+                       again under the next attempt once the request has expired everywhere
+
+Source: docs/launch-protocol.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from fleetcast import messages
+from fleetcast.errors import RefusedByNode
+from fleetcast.launch_story import Ask, AskOutcome, RegionEnd
+from fleetcast.messages import CLOCK_SKEW_ALLOWANCE_MS
+from lambdas.bus import NoResponders, Unreachable
+from lambdas.claims import Placed
+from lambdas.run_instances.launch_request import (
+    HOLD_MS,
+    LaunchAnswer,
+    Unanswered,
+    request_launch,
+    subject_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from lambdas.claims import Claims, RegionBus
+    from lambdas.run_instances.launch_request import Wanted
+
+# What fails that often in a region is no accident: another one is tried.
+_MAX_FAULTS_OF_A_NODE: Final = 3
+_MAX_FAULTS: Final = 8
+_MAX_UNANSWERED: Final = 3
+# What it takes to find out who has it, have it cancelled, and wait until it has expired.
+_SETTLE_S: Final = 2.0
+# Kept of a lease for committing what is held.
+_COMMIT_S: Final = 5.0
+_MAX_ASKS_KEPT: Final = 200
+
+_Left: TypeAlias = tuple[RegionEnd, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What a walk asks with.
+
+    claims: the launch's. clock_s: monotonic seconds. now_ms: epoch milliseconds. sleep: in
+    seconds. accept_timeout_s: how long an agent has to accept; the request expires then.
+    """
+
+    bus: RegionBus
+    claims: Claims
+    clock_s: Callable[[], float]
+    now_ms: Callable[[], int]
+    sleep: Callable[[float], Awaitable[None]]
+    accept_timeout_s: float
+
+
+@dataclass
+class AskLog:
+    """What was asked and answered, bounded. began_s: when the launch began, on the clock."""
+
+    began_s: float
+    clock_s: Callable[[], float]
+    asks: list[Ask] = field(default_factory=list)
+    left_out_n: int = 0
+
+    def note(
+        self,
+        region: str,
+        subject: str,
+        outcome: AskOutcome,
+        *,
+        attempt: int,
+        count: int,
+        began_s: float,
+        node: str | None = None,
+        detail: str = "",
+    ) -> None:
+        """Add a question that has been answered just now."""
+        if len(self.asks) == _MAX_ASKS_KEPT:
+            self.left_out_n += 1
+            return
+        self.asks.append(
+            Ask(
+                region=region,
+                subject=subject,
+                outcome=outcome,
+                attempt=attempt,
+                count=count,
+                began_ms=round((began_s - self.began_s) * 1000, 1),
+                took_ms=round((self.clock_s() - began_s) * 1000, 1),
+                node=node,
+                detail=detail,
+            )
+        )
+
+
+class RegionFill:
+    """Fills one region with what a launch wants.
+
+    placed: what is placed, or held, in it. attempt: the fencing number of the next request; it
+    rises with each one that had no answer.
+    """
+
+    def __init__(
+        self, wanted: Wanted, region: str, *, attempt: int, asking: Asking, log: AskLog
+    ) -> None:
+        self.placed: list[Placed] = []
+        self.attempt = attempt
+        self._wanted = wanted
+        self._region = region
+        self._asking = asking
+        self._log = log
+        self._left = {instance.instance_id: instance for instance in wanted.instances}
+        self._faults: Counter[str] = Counter()
+        self._unanswered_n = 0
+        self._ends_s = wanted.deadline_s
+        if wanted.holds:
+            lease_ends_s = asking.clock_s() + HOLD_MS / 1000
+            self._ends_s = min(self._ends_s, lease_ends_s) - _COMMIT_S
+
+    async def fill(self) -> _Left:
+        """Place as many as the region takes. Return how that ended, and why.
+
+        Raises RefusedByNode for a request that no node would take.
+        """
+        # An ask that is cut short would only make an unknown outcome.
+        needed_s = self._asking.accept_timeout_s + _SETTLE_S
+        while self._left:
+            if self._ends_s - self._asking.clock_s() < needed_s:
+                return "not_asked", "the time for this launch ran out"
+            left = await self._act_on(await self._ask())
+            if left is not None:
+                return left
+        return "placed", ""
+
+    async def _ask(self) -> LaunchAnswer:
+        began_s = self._asking.clock_s()
+        answer = await request_launch(
+            self._asking.bus,
+            self._region,
+            self._wanted,
+            tuple(self._left.values()),
+            attempt=self.attempt,
+            accept_timeout_s=self._asking.accept_timeout_s,
+            now_ms=self._asking.now_ms,
+        )
+        outcome, node, detail = _told(answer)
+        subject = subject_for(self._region, self._wanted)
+        self._note(subject, outcome, began_s, len(self._left), node=node, detail=detail)
+        return answer
+
+    async def _act_on(self, answer: LaunchAnswer) -> _Left | None:
+        """Do what an answer leads to. Return how the region is left, or None: ask again."""
+        match answer:
+            case messages.Accepted():
+                self._keep(_accepted(self._region, answer, self.attempt))
+                return None
+            case messages.Rejected():
+                return self._act_on_rejection(answer)
+            case NoResponders():
+                return "no_room", ""
+            case Unreachable():
+                return "not_asked", answer.why
+            case Unanswered():
+                return await self._act_on_silence(answer)
+
+    def _act_on_rejection(self, rejected: messages.Rejected) -> _Left | None:
+        match rejected.reason:
+            case "full":
+                return None
+            case "client_fault":
+                raise RefusedByNode(rejected.code, rejected.message)
+            case "node_fault":
+                self._faults[rejected.node] += 1
+        at_this_node_n = self._faults[rejected.node]
+        if at_this_node_n == _MAX_FAULTS_OF_A_NODE or self._faults.total() == _MAX_FAULTS:
+            return "not_asked", f"its nodes fail: {rejected.message}"
+        return None
+
+    def _keep(self, placed: Iterable[Placed]) -> list[Placed]:
+        """Count these as placed. Return those that are placed already, or were never wanted."""
+        surplus: list[Placed] = []
+        for one in placed:
+            if self._left.pop(one.instance_id, None) is None:
+                surplus.append(one)
+            else:
+                self.placed.append(one)
+        return surplus
+
+    # --- no answer -------------------------------------------------------------------------
+
+    async def _act_on_silence(self, unanswered: Unanswered) -> _Left | None:
+        self._unanswered_n += 1
+        heard_all = await self._settle(unanswered)
+        # What nobody commits lapses by itself.
+        if not heard_all and not self._wanted.holds:
+            return "in_doubt", unanswered.why
+        if not heard_all or self._unanswered_n == _MAX_UNANSWERED:
+            return "not_asked", unanswered.why
+        return None
+
+    async def _settle(self, unanswered: Unanswered) -> bool:
+        """Find out what became of a request; afterwards nobody will act on it any more.
+
+        Return False if somebody who could not be heard may have acted on it.
+        """
+        claims = self._asking.claims
+        began_s = self._asking.clock_s()
+        asked_n = len(self._left)
+        located = await claims.locate(self._region)
+        known = {(one.instance_id, one.node) for one in self.placed}
+        found = located.held if self._wanted.holds else located.there
+        new = [one for one in found if (one.instance_id, one.node) not in known]
+        surplus = self._keep(new)
+        outcome: AskOutcome = "found" if len(new) > len(surplus) else "not_found"
+        detail = "" if located.heard_all else "not every node has answered"
+        self._note("LocateLaunch", outcome, began_s, asked_n, detail=detail)
+        heard_all = not await claims.release(surplus)
+        if self._left:
+            began_s = self._asking.clock_s()
+            confirmed = await claims.cancel(self._region, self._left, attempt=self.attempt)
+            detail = "" if confirmed else "not every node has confirmed"
+            self._note("CancelLaunch", "released", began_s, len(self._left), detail=detail)
+            heard_all &= confirmed
+            await self._wait_until_expired(unanswered)
+        self.attempt += 1
+        return heard_all
+
+    async def _wait_until_expired(self, unanswered: Unanswered) -> None:
+        now_ms = self._asking.now_ms()
+        wait_ms = unanswered.expires_at_ms + CLOCK_SKEW_ALLOWANCE_MS - now_ms
+        if wait_ms > 0:
+            await self._asking.sleep(wait_ms / 1000)
+
+    def _note(
+        self,
+        subject: str,
+        outcome: AskOutcome,
+        began_s: float,
+        count: int,
+        *,
+        node: str | None = None,
+        detail: str = "",
+    ) -> None:
+        self._log.note(
+            self._region,
+            subject,
+            outcome,
+            attempt=self.attempt,
+            count=count,
+            began_s=began_s,
+            node=node,
+            detail=detail,
+        )
+
+
+def _accepted(region: str, accepted: messages.Accepted, attempt: int) -> list[Placed]:
+    return [
+        Placed(
+            instance_id=instance_id,
+            region=region,
+            zone=accepted.zone,
+            node=accepted.node,
+            attempt=attempt,
+        )
+        for instance_id in accepted.instance_ids
+    ]
+
+
+def _told(answer: LaunchAnswer) -> tuple[AskOutcome, str | None, str]:
+    """Return an answer's outcome, node and detail."""
+    match answer:
+        case messages.Accepted():
+            return "accepted", answer.node, f"takes {len(answer.instance_ids)}"
+        case messages.Rejected():
+            return answer.reason, answer.node, answer.message
+        case NoResponders():
+            return "no_responders", None, ""
+        case Unreachable():
+            return "unreachable", None, answer.why
+        case Unanswered():
+            return "no_answer", None, answer.why
