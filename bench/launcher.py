@@ -15,7 +15,7 @@ from fleetcast import messages
 from fleetcast.errors import InsufficientInstanceCapacity
 from fleetcast.subjects import launch_subject
 from lambdas.bus import Bus
-from lambdas.claims import Claims
+from lambdas.claims import ORDER_VALID_MS, Claims
 from lambdas.run_instances.launch_request import Wanted
 from lambdas.run_instances.placement import UnknownOutcome, Walk
 from lambdas.run_instances.region_fill import Asking
@@ -65,7 +65,13 @@ async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
         ),
         Asking(
             bus=bus,
-            claims=Claims(bus, launch_id, known_nodes=lambda _: (), sleep=asyncio.sleep),
+            claims=Claims(
+                bus,
+                launch_id,
+                known_nodes=lambda _: (),
+                sleep=asyncio.sleep,
+                expires_at_ms=lambda: time.time_ns() // 1_000_000 + ORDER_VALID_MS,
+            ),
             clock_s=time.monotonic,
             now_ms=lambda: time.time_ns() // 1_000_000,
             sleep=asyncio.sleep,

@@ -167,11 +167,14 @@ class AttemptRequest(Message, frozen=True, kw_only=True):
 
     Commit: boot those that are held under exactly this attempt. Release and CancelLaunch: give up
     those that are held under this attempt or an older one, and never accept them under such again.
+    expires_at_ms: epoch milliseconds after which nobody may act on it; UNSET: never, for the launch
+    is decided.
     """
 
     launch_id: LaunchId
     attempt: Attempt
     instance_ids: Annotated[tuple[InstanceId, ...], msgspec.Meta(min_length=1)]
+    expires_at_ms: EpochMs | msgspec.UnsetType = msgspec.UNSET
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):

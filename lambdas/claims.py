@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # Above every attempt that a launch can have: under this one, nobody ever accepts it again.
 LAST_ATTEMPT: Final = 2**31 - 1
 
+# For how long a node may act on an order: no longer than somebody waits for its answer.
+ORDER_VALID_MS: Final = 1_000
+
 _NODE_TIMEOUT_S: Final = 1.0
 _REGION_TIMEOUT_S: Final = 0.5
 _COMMIT_TRIES: Final = 3
@@ -92,6 +95,8 @@ class Claims:
     """The claims of one launch.
 
     known_nodes: the nodes that a region is known to have, by its name. sleep: waits, in seconds.
+    expires_at_ms: makes the time after which nobody may act on an order that is given now, epoch
+    milliseconds; None once the launch is decided, for what follows from that holds for ever.
     No method raises for silence: it says who has been heard.
     """
 
@@ -102,11 +107,13 @@ class Claims:
         *,
         known_nodes: Callable[[str], Collection[str]],
         sleep: Callable[[float], Awaitable[None]],
+        expires_at_ms: Callable[[], int] | None,
     ) -> None:
         self._bus = bus
         self._launch_id = launch_id
         self._known_nodes = known_nodes
         self._sleep = sleep
+        self._expires_at_ms = expires_at_ms
 
     async def locate(self, region: str) -> Located:
         """Ask every agent of a region what it holds of the launch."""
@@ -133,9 +140,7 @@ class Claims:
 
         Return whether all have confirmed it, as Located.heard_all.
         """
-        request = messages.AttemptRequest(
-            launch_id=self._launch_id, attempt=attempt, instance_ids=tuple(instance_ids)
-        )
+        request = self._order(instance_ids, attempt=attempt)
         _, heard_all = await self._ask_all(region, RegionAction.CANCEL_LAUNCH, request)
         return heard_all
 
@@ -190,11 +195,7 @@ class Claims:
     ) -> messages.InstancesReply | None:
         """Ask the node that holds these instances. Return None if it gives no answer."""
         holder = claim[0]
-        request = messages.AttemptRequest(
-            launch_id=self._launch_id,
-            attempt=holder.attempt,
-            instance_ids=tuple(one.instance_id for one in claim),
-        )
+        request = self._order((one.instance_id for one in claim), attempt=holder.attempt)
         try:
             payload = await self._bus.ask(
                 holder.region,
@@ -205,6 +206,15 @@ class Claims:
             return messages.decode(payload, messages.InstancesReply)
         except (RegionError, InvalidMessage):
             return None
+
+    def _order(self, instance_ids: Iterable[str], *, attempt: int) -> messages.AttemptRequest:
+        return messages.AttemptRequest(
+            launch_id=self._launch_id,
+            attempt=attempt,
+            instance_ids=tuple(instance_ids),
+            # One that is late must not undo what its launch has been resolved to meanwhile.
+            expires_at_ms=self._expires_at_ms() if self._expires_at_ms else msgspec.UNSET,
+        )
 
     async def _ask_all(
         self, region: str, action: RegionAction, request: messages.Message

@@ -218,9 +218,10 @@ class FleetTable:
             current = msgspec.convert(decode_item(stored[0]), Reservation)
             if current == decided:
                 return  # the client has repeated a transaction whose answer was lost
-            if current.state in {"placing", "unknown"}:
-                raise
-            raise LaunchDecided(current.state) from error
+            match current.state:
+                case "placed" | "refused":
+                    raise LaunchDecided(current.state) from error
+            raise
 
     def _check_open(self, reservation: Reservation) -> TransactWriteItemTypeDef:
         key = _key(reservation.account_id, _reservation_sort_key(reservation.reservation_id))

@@ -52,7 +52,13 @@ async def resolve_launch(
 
     regions: all in which it may be. known_nodes: as Claims takes it. Raises botocore's errors.
     """
-    claims = Claims(bus, reservation.reservation_id, known_nodes=known_nodes, sleep=sleep)
+    claims = Claims(
+        bus,
+        reservation.reservation_id,
+        known_nodes=known_nodes,
+        sleep=sleep,
+        expires_at_ms=None,
+    )
     located = await asyncio.gather(*(claims.locate(region) for region in regions))
     chosen = _launch_of(reservation, located)
     try:

@@ -22,7 +22,7 @@ from fleetcast.errors import (
     ServiceUnavailable,
 )
 from fleetcast.launch_story import LaunchStory
-from lambdas.claims import Claims
+from lambdas.claims import ORDER_VALID_MS, Claims
 from lambdas.fleet_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
 from lambdas.resolution import is_undecided, resolve_launch
@@ -196,7 +196,7 @@ async def _place(
     began_s = services.clock_s()
     launch_id = launch.reservation.reservation_id
     order = order_regions(services, asked, launch_id=launch_id)
-    walk = Walk(_wanted(launch, asked, deadline_s), _asking(services, launch_id))
+    walk = Walk(_wanted(launch, asked, deadline_s), _asking(services, launch.reservation))
     outcome = "unfinished"
     try:
         await walk.place([one.region for one in order.ranked])
@@ -234,14 +234,23 @@ async def _place(
     return records
 
 
-def _asking(services: Services, launch_id: str) -> Asking:
+def _asking(services: Services, reservation: Reservation) -> Asking:
+    def now_ms() -> int:
+        return int(services.now_s() * 1000)
+
     return Asking(
         bus=services.bus,
         claims=Claims(
-            services.bus, launch_id, known_nodes=services.known_nodes, sleep=services.sleep
+            services.bus,
+            reservation.reservation_id,
+            known_nodes=services.known_nodes,
+            sleep=services.sleep,
+            expires_at_ms=lambda: min(
+                now_ms() + ORDER_VALID_MS, int(reservation.undecided_until_s * 1000)
+            ),
         ),
         clock_s=services.clock_s,
-        now_ms=lambda: int(services.now_s() * 1000),
+        now_ms=now_ms,
         sleep=services.sleep,
         accept_timeout_s=services.settings.accept_timeout_s,
     )

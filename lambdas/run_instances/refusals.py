@@ -24,6 +24,10 @@ class RefusalMemory:
         self._clock_s = clock_s
         self._dry_until_s: dict[_Place, float] = {}
 
+    def __len__(self) -> int:
+        """How many refusals are kept, those that are out of date included."""
+        return len(self._dry_until_s)
+
     def note(self, region: str, instance_type: str, zone: str | None, *, dry: bool) -> None:
         """Remember that a region had nobody for this type, or that somebody has taken it."""
         place = (region, instance_type, zone)

@@ -224,8 +224,12 @@ class RegionFill:
         asked_n = len(self._left)
         located = await claims.locate(self._region)
         known = {(one.instance_id, one.node) for one in self.placed}
-        found = located.held if self._wanted.holds else located.there
-        new = [one for one in found if (one.instance_id, one.node) not in known]
+        # What is held under an older attempt may yet meet its own CancelLaunch: it doesn't count.
+        new = [
+            one
+            for one in (located.held if self._wanted.holds else located.there)
+            if one.attempt == self.attempt and (one.instance_id, one.node) not in known
+        ]
         surplus = self._keep(new)
         outcome: AskOutcome = "found" if len(new) > len(surplus) else "not_found"
         detail = "" if located.heard_all else "not every node has answered"

@@ -59,7 +59,13 @@ def walk_over(
         zone=zone,
         deadline_s=fleet.now_s + 20,
     )
-    claims = Claims(fleet, LAUNCH, known_nodes=fleet.known_nodes, sleep=fleet.sleep)
+    claims = Claims(
+        fleet,
+        LAUNCH,
+        known_nodes=fleet.known_nodes,
+        sleep=fleet.sleep,
+        expires_at_ms=lambda: EPOCH_MS + int(fleet.now_s * 1000) + 1_000,
+    )
     return Walk(
         wanted,
         Asking(
