@@ -209,6 +209,15 @@ def _instance(record: InstanceRecord) -> Result:
 
 
 def _state_reason(record: InstanceRecord) -> Result | None:
+    if record.unreachable_since_s is not None:
+        since = datetime.fromtimestamp(int(record.unreachable_since_s), UTC)
+        return {
+            "Code": "Server.NodeUnreachable",
+            "Message": (
+                f"Server.NodeUnreachable: node {record.node} has not answered since "
+                f"{since:%Y-%m-%dT%H:%M:%SZ}; the state is the last one known"
+            ),
+        }
     if record.state_reason_code is None:
         return None
     return {"Code": record.state_reason_code, "Message": record.state_reason_message}

@@ -1,4 +1,4 @@
-"""In which order a launch tries the regions: by their scores, those without room lately last."""
+"""In which order a launch tries the regions: by their scores, those asked in vain lately last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The regions to try. asked_last: those that moved behind, for they had nobody lately."""
+    """The regions to try. asked_last: those that moved behind, for they were asked in vain."""
 
     ranked: tuple[RankedRegion, ...]
     asked_last: tuple[str, ...]
@@ -43,8 +43,9 @@ def order_regions(services: Services, asked: LaunchParameters, *, launch_id: str
         max_score_age_s=settings.max_score_age_s,
         tie_band=settings.tie_band,
     )
-    dry = services.refusals.dry_regions(names, asked.instance_type, asked.zone)
-    ranked.sort(key=lambda one: one.region in dry)  # which keeps the order otherwise
+    in_vain = services.refusals.asked_in_vain(names, asked.instance_type, asked.zone)
+    ranked.sort(key=lambda one: one.region in in_vain)  # which keeps the order otherwise
     return LaunchOrder(
-        ranked=tuple(ranked), asked_last=tuple(one.region for one in ranked if one.region in dry)
+        ranked=tuple(ranked),
+        asked_last=tuple(one.region for one in ranked if one.region in in_vain),
     )

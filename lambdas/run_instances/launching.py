@@ -217,7 +217,7 @@ async def _place(
     finally:
         for verdict in walk.verdicts:
             services.refusals.note(
-                verdict.region, asked.instance_type, asked.zone, dry=verdict.end == "no_room"
+                verdict.region, asked.instance_type, asked.zone, vain=verdict.end != "placed"
             )
         _log.info(
             "launch decided",

@@ -1,6 +1,7 @@
-"""Which regions had nobody for an instance type some seconds ago: they are asked last.
+"""Which regions were asked in vain for an instance type some seconds ago: they are asked last.
 
-Never skipped: a refusal always rests on fresh answers. Kept by each process for itself.
+They had nobody, could not be reached, or gave no answer. Never skipped: a refusal always rests on
+fresh answers. Kept by each process for itself.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ _Place: TypeAlias = tuple[str, str, str | None]
 
 
 class RefusalMemory:
-    """Remembers refusals for REMEMBERED_S. clock_s: monotonic seconds."""
+    """Remembers for REMEMBERED_S where a type was asked for in vain. clock_s: monotonic seconds."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._dry_until_s: dict[_Place, float] = {}
+        self._until_s: dict[_Place, float] = {}
 
     def __len__(self) -> int:
-        """How many refusals are kept, those that are out of date included."""
-        return len(self._dry_until_s)
+        """How many are kept, those that are out of date included."""
+        return len(self._until_s)
 
-    def note(self, region: str, instance_type: str, zone: str | None, *, dry: bool) -> None:
-        """Remember that a region had nobody for this type, or that somebody has taken it."""
+    def note(self, region: str, instance_type: str, zone: str | None, *, vain: bool) -> None:
+        """Remember that a region was asked in vain for this type, or that it has taken it."""
         place = (region, instance_type, zone)
-        if not dry:
-            self._dry_until_s.pop(place, None)
+        if not vain:
+            self._until_s.pop(place, None)
             return
-        if len(self._dry_until_s) >= _MOST_KEPT:
+        if len(self._until_s) >= _MOST_KEPT:
             self._forget_old()
-        self._dry_until_s[place] = self._clock_s() + REMEMBERED_S
+        self._until_s[place] = self._clock_s() + REMEMBERED_S
 
-    def dry_regions(
+    def asked_in_vain(
         self, regions: Iterable[str], instance_type: str, zone: str | None
     ) -> frozenset[str]:
-        """Return those of the regions that had nobody for this type within REMEMBERED_S."""
+        """Return those of the regions that were asked in vain within REMEMBERED_S."""
         now_s = self._clock_s()
         return frozenset(
             region
             for region in regions
-            if self._dry_until_s.get((region, instance_type, zone), now_s) > now_s
+            if self._until_s.get((region, instance_type, zone), now_s) > now_s
         )
 
     def _forget_old(self) -> None:
         now_s = self._clock_s()
-        current = {place: at_s for place, at_s in self._dry_until_s.items() if at_s > now_s}
-        self._dry_until_s = current if len(current) < _MOST_KEPT else {}
+        current = {place: at_s for place, at_s in self._until_s.items() if at_s > now_s}
+        self._until_s = current if len(current) < _MOST_KEPT else {}

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _MAX_FAULTS_OF_A_NODE: Final = 3
 _MAX_FAULTS: Final = 8
 _MAX_UNANSWERED: Final = 3
-# What it takes to find out who has it, have it cancelled, and wait until it has expired.
-_SETTLE_S: Final = 2.0
+# What it takes to find out who has it and have it cancelled, in a region whose server hangs.
+_SETTLE_S: Final = 4.0
 # Kept of a lease for committing what is held.
 _COMMIT_S: Final = 5.0
 _MAX_ASKS_KEPT: Final = 200

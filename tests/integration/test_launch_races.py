@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from lambdas.fleet_table import FleetTable
 from lambdas.region_scores import RegionScoresTable
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
 from lambdas.run_instances.launching import run_instances
-from lambdas.run_instances.refusals import RefusalMemory
+from lambdas.run_instances.refusals import REMEMBERED_S, RefusalMemory
 from lambdas.run_instances.services import Call, Services
 from lambdas.settings import Region, RunInstancesSettings
 from tests.captured_logs import captured_logs
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
+OTHER = "us-west-2"
 PARAMETERS = {
     "ImageId": "ami-00000001",
     "InstanceType": "t3.medium",
@@ -59,27 +61,32 @@ async def nothing() -> None:
 
 @dataclass
 class Function:
-    """The function over a table in moto and one scripted region.
+    """The function over a table in moto and scripted regions.
 
-    meanwhile: what happens between a request's leaving and its answer. dies_before: the question
-    that it doesn't come to ask, once.
+    answers: of the default region. other: of a second one, if there is to be one. meanwhile: what
+    happens between a request's leaving and its answer. dies_before: the question that it doesn't
+    come to ask, once.
     """
 
     dynamodb: DynamoDBClient
     answers: list[Answer]
+    other: list[Answer] | None = None
     meanwhile: Callable[[], Awaitable[object]] = nothing
     dies_before: NodeAction | None = None
     now_s: float = 1_700_000_000.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self.region = Fleet({REGION: self.answers})
+        scripts = {REGION: self.answers}
+        if self.other is not None:
+            scripts[OTHER] = self.other
+        self.region = Fleet(scripts)
         self.table = FleetTable(self.dynamodb, FLEET)
         self.services = Services(
             settings=RunInstancesSettings(
                 fleet_table=FLEET,
                 region_scores_table=REGION_SCORES,
-                regions=(Region(name=REGION, nats_url="nats://127.0.0.1:1"),),
+                regions=tuple(Region(name=one, nats_url="nats://127.0.0.1:1") for one in scripts),
                 default_region=REGION,
             ),
             instance_types=ec2_catalogue(),
@@ -167,7 +174,7 @@ async def test_the_same_token_at_the_same_moment_gives_one_launch_to_both(
     dynamodb: DynamoDBClient,
 ) -> None:
     second_waits = asyncio.Event()
-    function = Function(dynamodb, [Accept("n1", 9)], second_waits.wait)
+    function = Function(dynamodb, [Accept("n1", 9)], meanwhile=second_waits.wait)
 
     async def second() -> Result:
         second_waits.set()
@@ -184,7 +191,7 @@ async def test_a_token_whose_first_launch_is_refused_goes_to_the_second(
     dynamodb: DynamoDBClient,
 ) -> None:
     second_waits = asyncio.Event()
-    function = Function(dynamodb, ["no_responders", Accept("n1", 1)], second_waits.wait)
+    function = Function(dynamodb, ["no_responders", Accept("n1", 1)], meanwhile=second_waits.wait)
 
     async def second() -> Result:
         second_waits.set()
@@ -398,3 +405,27 @@ async def test_terminating_an_instance_whose_launch_is_refused_at_that_moment_su
     answer: Any = await function.terminate(record.instance_id)
     assert answer["TerminatingInstances"][0]["CurrentState"]["Name"] == "terminated"
     assert function.records() == []
+
+
+# --- the memory of refusals ----------------------------------------------------------------
+
+
+async def test_a_region_asked_in_vain_is_asked_last_for_some_seconds_and_never_skipped(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(
+        dynamodb, ["no_responders"] * 2, other=["no_responders", *[Accept("m1", 1)] * 3]
+    )
+
+    async def asked_for_one() -> list[str]:
+        before = len(function.region.asked)
+        with contextlib.suppress(InsufficientInstanceCapacity):
+            await function.launch(ClientToken=f"token-{before}")
+        return [region for region, _ in function.region.asked[before:]]
+
+    assert await asked_for_one() == [REGION, OTHER]
+    assert await asked_for_one() == [REGION, OTHER], "both were asked in vain: the order stays"
+    function.now_s += 1
+    assert await asked_for_one() == [OTHER], "it has taken one, the first one has not"
+    function.now_s += REMEMBERED_S
+    assert await asked_for_one() == [REGION, OTHER]
