@@ -84,7 +84,7 @@ class AwsClients:
     """Clients by service and region. Safe to use from many threads.
 
     One for all regions would take less to make, but adaptive retries are a client's: a region that
-    throttles would slow down the calls to all others.
+    throttles would slow down the calls to all others. Source: ADR 0009.
 
     Asking for one raises botocore's UnknownRegionError for a region that AWS can't have.
     """
