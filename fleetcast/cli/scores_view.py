@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fleetcast.durations import age_text
 from fleetcast.scoring import SCALES
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ STATUS_STYLES: Final[Mapping[str, str]] = {
     "failed": "red",
 }
 _SIGNAL_WIDTH: Final = 14  # characters of a column, its margin included
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 3600
-_DAY_S: Final = 86_400
 
 
 def scores_view(answer: ScoresAnswer, *, width: int) -> RenderableType:
@@ -98,14 +96,6 @@ def explanation_view(
     table.add_section()
     table.add_row("sum", "", "", "", "", f"{sum(term.contribution for term in terms):.4f}")
     return Group(f"{place.region}, {_title('score', answer)}", table, _why(place))
-
-
-def age_text(age_s: float) -> str:
-    """Say an age (seconds) in its largest unit: 12s, 4m, 3h, 2d."""
-    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "m")):
-        if abs(age_s) >= unit_s:
-            return f"{age_s / unit_s:.0f}{unit}"
-    return f"{age_s:.0f}s"
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from fleetcast.cli.scores_view import age_text, recommendation_view, scores_view
+from fleetcast.cli.scores_view import recommendation_view, scores_view
 from fleetcast.cli.terminal import output_console
 from fleetcast.score_answers import RecommendationAnswer, ScoresAnswer
 from fleetcast.scoring import DEFAULT_WEIGHTS, SCALES
@@ -85,11 +85,3 @@ def test_what_comes_from_outside_is_shown_and_not_obeyed(
     assert text.count("[red]AccessDenied[/red] [/]") == 2
     assert "[bold]so[/nonsense]" in text
     assert "[/] [link=x]" in text
-
-
-@pytest.mark.parametrize(
-    ("age_s", "text"),
-    [(0, "0s"), (59, "59s"), (60, "1m"), (7200, "2h"), (172_800, "2d"), (-90, "-2m")],
-)
-def test_an_age_is_said_in_its_largest_unit(age_s: float, text: str) -> None:
-    assert age_text(age_s) == text
