@@ -182,6 +182,20 @@ class InvalidInstanceIDNotFound(EC2Error):
     http_status = 400
 
 
+class InvalidInstanceType(EC2Error):
+    """An instance type that no node of the fleet serves."""
+
+    code = "InvalidInstanceType"
+    http_status = 400
+
+
+class IncorrectInstanceState(EC2Error):
+    """An instance is in no state for what was asked of it."""
+
+    code = "IncorrectInstanceState"
+    http_status = 400
+
+
 class IdempotentParameterMismatch(EC2Error):
     """The ClientToken was used before, with other parameters."""
 
@@ -214,7 +228,10 @@ class RefusedByNode(EC2Error):
 
 
 class InsufficientInstanceCapacity(EC2Error):
-    """Every eligible region has said that nobody there has room (never said on less)."""
+    """Every eligible region has said that nobody there has room (never said on less).
+
+    For an instance that is to start again only its own node is eligible.
+    """
 
     code = "InsufficientInstanceCapacity"
     http_status = 500
@@ -228,7 +245,7 @@ class InternalError(EC2Error):
 
 
 class ServiceUnavailable(EC2Error):
-    """A region could not be asked; retry with the same ClientToken."""
+    """A region or a node could not be asked; the same request may be retried."""
 
     code = "ServiceUnavailable"
     http_status = 503

@@ -325,6 +325,7 @@ class FleetTable:
             "#state": after.state,
             "state_reason_code": after.state_reason_code,
             "state_reason_message": after.state_reason_message,
+            "shutdown_asked_at_s": after.shutdown_asked_at_s,
             "terminated_at_s": after.terminated_at_s,
         }
         if after.terminated_at_s is not None:

@@ -27,6 +27,17 @@ STATE_CODES: Final[Mapping[InstanceState, int]] = {
     "stopped": 80,
 }
 
+# What a node's answer may move an instance on to. Nothing else in it is news: a node that hasn't
+# heard yet of a stop, a start or a termination tells the state before.
+NEXT_STATES: Final[Mapping[InstanceState, frozenset[InstanceState]]] = {
+    "pending": frozenset({"running", "stopping", "stopped", "shutting-down", "terminated"}),
+    "running": frozenset({"stopping", "stopped", "shutting-down", "terminated"}),
+    "stopping": frozenset({"stopped", "shutting-down", "terminated"}),
+    "stopped": frozenset({"pending", "running", "shutting-down", "terminated"}),
+    "shutting-down": frozenset({"terminated"}),
+    "terminated": frozenset(),
+}
+
 
 class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One instance.
@@ -35,6 +46,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     holds the instance under an older one must give it up. region, zone, node: where it is, None
     until a node has accepted it. launched_at_s, terminated_at_s: epoch seconds. architecture: as
     EC2 names it (x86_64, arm64). state_reason_*: why it is stopping, stopped or terminated.
+    shutdown_asked_at_s: when its owner last had it stopped or terminated, epoch seconds.
     unreachable_since_s: when its node was first asked in vain and has not answered since, epoch
     seconds; the state is the last one known then.
     """
@@ -58,6 +70,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_behavior: ShutdownBehavior = "stop"
     state_reason_code: str | None = None
     state_reason_message: str | None = None
+    shutdown_asked_at_s: float | None = None
     terminated_at_s: float | None = None
     unreachable_since_s: float | None = None
 

@@ -483,6 +483,19 @@ def test_only_a_terminated_instance_expires_and_an_hour_after_its_end(
     }
 
 
+def test_why_and_when_an_instance_was_shut_down_is_kept(fleet: FleetTable) -> None:
+    (record,) = instances_of(1)
+    begin(fleet, [record])
+    stopping = msgspec.structs.replace(
+        move(record, "stopping"),
+        state_reason_code="Client.UserInitiatedShutdown",
+        state_reason_message="Client.UserInitiatedShutdown: User initiated shutdown",
+        shutdown_asked_at_s=NOW_S,
+    )
+    assert fleet.change_state(record, stopping)
+    assert stored(fleet) == [stopping]
+
+
 def test_an_instance_that_has_moved_on_is_not_moved_back(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
     begin(fleet, [record])
