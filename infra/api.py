@@ -1,4 +1,4 @@
-"""The endpoint: a regional REST API in front of run_instances and read_scores.
+"""The endpoint: a regional REST API in front of run_instances and read_api.
 
 Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET. Below
 /v1 is what EC2 has no words for, as JSON.
@@ -10,7 +10,7 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from fleetcast.score_answers import RECOMMENDATION_PATH, SCORES_PATH
+from fleetcast.read_answers import RECOMMENDATION_PATH, SCORES_PATH
 from infra.config import FleetConfig
 from infra.gateway_errors import answer_as_ec2_does
 from infra.log_groups import create_log_group
@@ -40,7 +40,7 @@ class Ec2Api(Construct):
         *,
         config: FleetConfig,
         run_instances: lambda_.Function,
-        read_scores: lambda_.Function,
+        read_api: lambda_.Function,
     ) -> None:
         super().__init__(scope, construct_id)
         access_log = create_log_group(self, "AccessLog", retention_days=config.log_retention_days)
@@ -68,7 +68,7 @@ class Ec2Api(Construct):
         integration = apigateway.LambdaIntegration(run_instances, allow_test_invoke=False)
         for method in ("POST", "GET"):
             api.root.add_method(method, integration)
-        reading = apigateway.LambdaIntegration(read_scores, allow_test_invoke=False)
+        reading = apigateway.LambdaIntegration(read_api, allow_test_invoke=False)
         for path in (SCORES_PATH, RECOMMENDATION_PATH):
             api.root.resource_for_path(path).add_method("GET", reading)
         answer_as_ec2_does(api)

@@ -27,7 +27,10 @@ MODEL_PATH: Final = Path(__file__).parents[1] / "lambdas" / "run_instances" / "e
 
 # Input members by action; a dot steps into a structure of which only a part is supported.
 SERVED: Final[Mapping[str, tuple[str, ...]]] = {
+    "DescribeInstanceTypes": ("InstanceTypes", "Filters", "MaxResults", "NextToken", "DryRun"),
     "DescribeInstances": ("InstanceIds", "Filters", "MaxResults", "NextToken", "DryRun"),
+    "GetConsoleOutput": ("InstanceId", "Latest", "DryRun"),
+    "RebootInstances": ("InstanceIds", "DryRun"),
     "RunInstances": (
         "ImageId",
         "InstanceType",
@@ -46,8 +49,12 @@ SERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "EbsOptimized",
         "Monitoring",
     ),
-    "TerminateInstances": ("InstanceIds", "DryRun"),
+    "StartInstances": ("InstanceIds", "DryRun"),
+    "StopInstances": ("InstanceIds", "Force", "SkipOsShutdown", "Hibernate", "DryRun"),
+    "TerminateInstances": ("InstanceIds", "Force", "SkipOsShutdown", "DryRun"),
 }
+# What EC2 answers where its model has no output. Source: EC2 API reference, RebootInstances.
+_DONE: Final = {"type": "structure", "members": {"Return": {"name": "return", "type": "boolean"}}}
 
 JsonObject = dict[str, Any]  # a shape or a whole service model, botocore's or ours
 
@@ -63,7 +70,9 @@ def served_model(service_model: JsonObject) -> JsonObject:
         operation = service_model["operations"][action]
         actions[action] = {
             "input": _input_shape(shapes, operation["input"], kept),
-            "output": _output_shape(shapes, operation["output"]),
+            "output": (
+                _output_shape(shapes, operation["output"]) if "output" in operation else _DONE
+            ),
         }
     return {"version": service_model["metadata"]["apiVersion"], "actions": actions}
 

@@ -13,13 +13,15 @@ from fleetcast.errors import InvalidConfiguration
 from infra.config import FleetConfig
 from infra.log_groups import create_log_group
 from infra.permissions import (
-    read_scores_statements,
+    read_api_statements,
+    reconcile_statements,
     run_instances_statements,
     score_regions_statements,
 )
 from infra.tables import Tables
 from lambdas.settings import (
-    ReadScoresSettings,
+    ReadApiSettings,
+    ReconcileSettings,
     RunInstancesSettings,
     ScoreRegionsSettings,
     encode_settings,
@@ -34,7 +36,9 @@ _GENERATED_NAME_BYTES = 64
 _RUN_INSTANCES_TIMEOUT_S = 25
 # Less than the shortest interval between sweeps, so that they don't overlap.
 _SCORE_REGIONS_TIMEOUT_S = 50
-_READ_SCORES_TIMEOUT_S = 10
+_READ_API_TIMEOUT_S = 10
+# Less than the minute between two runs.
+_RECONCILE_TIMEOUT_S = 50
 # Lambda hands out CPU in proportion to memory, and a cold start is all CPU.
 _MEMORY_MIB = 1024
 # botocore looks for an endpoint under the name that AWS gave the service, not its own.
@@ -42,7 +46,10 @@ _ENDPOINT_VARIABLES = {"secretsmanager": "AWS_ENDPOINT_URL_SECRETS_MANAGER"}
 
 
 class Functions(Construct):
-    """run_instances, score_regions and read_scores, each with a role and a log group of its own."""
+    """run_instances, score_regions, read_api and reconcile.
+
+    Each has a role and a log group of its own.
+    """
 
     def __init__(
         self,
@@ -83,12 +90,12 @@ class Functions(Construct):
             ),
         )
 
-        self.read_scores = self._function(
-            "ReadScores",
-            handler="lambdas.read_scores.handler.handle",
-            timeout_s=_READ_SCORES_TIMEOUT_S,
-            statements=read_scores_statements(tables),
-            settings=ReadScoresSettings(
+        self.read_api = self._function(
+            "ReadApi",
+            handler="lambdas.read_api.handler.handle",
+            timeout_s=_READ_API_TIMEOUT_S,
+            statements=read_api_statements(tables),
+            settings=ReadApiSettings(
                 region_scores_table=tables.region_scores.table_name,
                 regions=config.regions,
                 default_region=config.default_region,
@@ -96,6 +103,17 @@ class Functions(Construct):
                 weights=config.scoring.weights,
                 max_score_age_s=config.launching.max_score_age_s,
                 tie_band=config.launching.tie_band,
+            ),
+        )
+        self.reconcile = self._function(
+            "Reconcile",
+            handler="lambdas.reconcile.handler.handle",
+            timeout_s=_RECONCILE_TIMEOUT_S,
+            statements=reconcile_statements(stack, config, tables),
+            settings=ReconcileSettings(
+                fleet_table=tables.fleet.table_name,
+                regions=config.regions,
+                scored_instance_types=config.scoring.scored_instance_types,
             ),
         )
 

@@ -63,7 +63,27 @@ def score_regions_statements(
     return statements + _secret_statements(stack, asked)
 
 
-def read_scores_statements(tables: Tables) -> list[iam.PolicyStatement]:
+def reconcile_statements(
+    stack: cdk.Stack, config: FleetConfig, tables: Tables
+) -> list[iam.PolicyStatement]:
+    """Keep the fleet's records, look up what lives, and read the NATS credentials."""
+    statements = [
+        _allow(
+            [tables.fleet.table_arn],
+            "dynamodb:BatchGetItem",
+            "dynamodb:ConditionCheckItem",
+            "dynamodb:DeleteItem",
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
+            "dynamodb:UpdateItem",
+        ),
+        _allow([tables.live_index_arn], "dynamodb:Query"),
+    ]
+    return statements + _secret_statements(stack, config.regions)
+
+
+def read_api_statements(tables: Tables) -> list[iam.PolicyStatement]:
     """Read scores."""
     return [_allow([tables.region_scores.table_arn], "dynamodb:Query")]
 

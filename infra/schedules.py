@@ -8,6 +8,9 @@ from aws_cdk import aws_scheduler_targets as targets
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+# A node, or a launch, is in doubt for that long.
+_RECONCILE_EVERY = cdk.Duration.minutes(1)
+
 
 class Sweeps(Construct):
     """score_regions every few minutes, with what failed kept for two weeks.
@@ -53,3 +56,24 @@ class Sweeps(Construct):
             max_event_age=interval,
             on_failure=destinations.SqsDestination(self.failed),
         )
+
+
+class Reconciles(Construct):
+    """Reconcile every minute.
+
+    A run that failed is not repeated, nor kept: the next one finds what it left, and an alarm tells
+    when none succeeds. Runs that overlap are harmless.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, reconcile: lambda_.Function) -> None:
+        super().__init__(scope, construct_id)
+        scheduler.Schedule(
+            self,
+            "Schedule",
+            schedule=scheduler.ScheduleExpression.rate(_RECONCILE_EVERY),
+            description="Compares fleetcast's records with what its nodes run",
+            target=targets.LambdaInvoke(
+                reconcile, retry_attempts=0, max_event_age=_RECONCILE_EVERY
+            ),
+        )
+        reconcile.configure_async_invoke(retry_attempts=0, max_event_age=_RECONCILE_EVERY)

@@ -10,12 +10,12 @@ from infra.alarms import Alarms
 from infra.api import Ec2Api
 from infra.config import FleetConfig
 from infra.functions import Functions
-from infra.schedules import Sweeps
+from infra.schedules import Reconciles, Sweeps
 from infra.tables import Tables
 
 
 class FleetcastStack(cdk.Stack):
-    """Tables, functions, the EC2 endpoint and the sweep schedule.
+    """Tables, functions, the EC2 endpoint and the schedules.
 
     function_asset: the folder of the functions' code, see infra.asset.
     Raises InvalidConfiguration if the configuration makes a function that Lambda would refuse.
@@ -50,7 +50,7 @@ class FleetcastStack(cdk.Stack):
             "Api",
             config=config,
             run_instances=functions.run_instances,
-            read_scores=functions.read_scores,
+            read_api=functions.read_api,
         )
         Sweeps(
             self,
@@ -58,6 +58,7 @@ class FleetcastStack(cdk.Stack):
             score_regions=functions.score_regions,
             every_minutes=config.sweep_minutes,
         )
+        Reconciles(self, "Reconciles", reconcile=functions.reconcile)
         Alarms(self, "Alarms", config=config)
         outputs = {
             "ApiUrl": api.url,
@@ -65,7 +66,8 @@ class FleetcastStack(cdk.Stack):
             "FleetTable": tables.fleet.table_name,
             "RunInstancesFunction": functions.run_instances.function_name,
             "ScoreRegionsFunction": functions.score_regions.function_name,
-            "ReadScoresFunction": functions.read_scores.function_name,
+            "ReadApiFunction": functions.read_api.function_name,
+            "ReconcileFunction": functions.reconcile.function_name,
         }
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)

@@ -41,8 +41,7 @@ def deploy(
 
     config: what stands under "fleetcast" in cdk.json (see infra.config); it must keep no table
     and build for the platform "local". directory: may stay from an earlier run, and makes this
-    one faster. progress: is told each step. The outputs are those of infra.stack: ApiUrl,
-    RegionScoresTable, FleetTable, RunInstancesFunction and ScoreRegionsFunction.
+    one faster. progress: is told each step. The outputs are those of infra.stack, by name.
     Raises ProcessFailed with the end of what a failed `cdk` command said.
     """
     home, no_app = directory / "home", directory / "no-app"

@@ -116,6 +116,7 @@ class LocalStack:
             functions={
                 "score_regions": outputs["ScoreRegionsFunction"],
                 "run_instances": outputs["RunInstancesFunction"],
+                "reconcile": outputs["ReconcileFunction"],
             },
             agents=self._agents.entries,
             log_dir=str(self._log_dir),

@@ -7,7 +7,8 @@ import pytest
 
 from infra.config import read_config
 from lambdas.settings import (
-    ReadScoresSettings,
+    ReadApiSettings,
+    ReconcileSettings,
     RunInstancesSettings,
     ScoreRegionsSettings,
     decode_settings,
@@ -29,7 +30,8 @@ def environment(template: dict[str, Any], function: str) -> dict[str, Any]:
     [
         ("RunInstances", RunInstancesSettings),
         ("ScoreRegions", ScoreRegionsSettings),
-        ("ReadScores", ReadScoresSettings),
+        ("ReadApi", ReadApiSettings),
+        ("Reconcile", ReconcileSettings),
     ],
 )
 def test_synthesised_variables_are_exactly_the_settings_fields(
@@ -60,6 +62,15 @@ def test_functions_read_back_what_the_configuration_says(
     )
     assert scoring == ScoreRegionsSettings(
         region_scores_table="name of a table",
+        regions=config.regions,
+        scored_instance_types=config.scoring.scored_instance_types,
+    )
+
+    reconciling = decode_settings(
+        ReconcileSettings, deployed(environment(template, "FunctionsReconcile"))
+    )
+    assert reconciling == ReconcileSettings(
+        fleet_table="name of a table",
         regions=config.regions,
         scored_instance_types=config.scoring.scored_instance_types,
     )

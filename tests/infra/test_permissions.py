@@ -9,7 +9,9 @@ import msgspec
 from lambdas.fleet_table import FleetTable, Reservation, Token
 from lambdas.records import InstanceRecord
 from lambdas.region_scores import RegionScoresTable, ScoreRow
+from tests.reconciled_world import a_world, make_a_mess
 from tests.region_sweeps import sweep_of
+from tests.scripted_nodes import instance_id
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -104,6 +106,20 @@ def test_run_instances_may_do_to_the_fleet_table_exactly_what_it_does(
         fleet.change_state(placed, msgspec.structs.replace(placed, state="running"))
         fleet.seen_nodes("us-east-1", now_s=NOW_S)
     assert granted(template, "RunInstancesRole", "Fleet") == done
+
+
+async def test_reconcile_may_do_to_the_fleet_table_exactly_what_it_does(
+    template: dict[str, Any],
+) -> None:
+    with tables(FLEET) as client:
+        world = a_world(client)
+        make_a_mess(world)
+        # So many that it takes two transactions to refuse it.
+        world.begin(9, instance_ids=tuple(instance_id(number) for number in range(100, 160)))
+        done = noted_actions(client)
+        for _ in range(2):
+            assert not (await world.run()).errors
+    assert granted(template, "ReconcileRole", "Fleet") == done
 
 
 def test_run_instances_and_score_regions_may_do_to_scores_exactly_what_they_do(

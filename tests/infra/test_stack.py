@@ -87,6 +87,7 @@ def test_access_logs_hold_no_body_and_no_query_string(template: Template) -> Non
     [
         ("FunctionsRunInstances", "lambdas.run_instances.handler.handle", 25),
         ("FunctionsScoreRegions", "lambdas.score_regions.handler.handle", 50),
+        ("FunctionsReconcile", "lambdas.reconcile.handler.handle", 50),
     ],
 )
 def test_functions_run_on_arm64_python_3_13(
@@ -104,7 +105,7 @@ def test_every_log_group_forgets_after_the_configured_days(
     synthesise: Callable[..., Template],
 ) -> None:
     groups = resources(synthesise(log_retention_days=7), "AWS::Logs::LogGroup").values()
-    assert [group["Properties"]["RetentionInDays"] for group in groups] == [7, 7, 7, 7]
+    assert [group["Properties"]["RetentionInDays"] for group in groups] == [7] * 5
 
 
 def test_functions_stand_in_the_configured_subnets(synthesise: Callable[..., Template]) -> None:
@@ -114,7 +115,7 @@ def test_functions_stand_in_the_configured_subnets(synthesise: Callable[..., Tem
             "SubnetIds": ["subnet-1"],
             "SecurityGroupIds": ["sg-1"],
         }
-    for name in ("RunInstances", "ScoreRegions"):
+    for name in ("RunInstances", "ScoreRegions", "Reconcile"):
         role = the(template, "AWS::IAM::Role", f"Functions{name}Role")
         assert "AWSLambdaENIManagementAccess" in json.dumps(role["Properties"])
 
@@ -178,7 +179,9 @@ def test_run_instances_may_do_no_more_than_it_needs(template: Template) -> None:
         for action in actions:
             service, _, verb = action.partition(":")
             by_service.setdefault(service, set()).add(verb)
-    item_actions = {f"{verb}Item" for verb in ("BatchGet", "Delete", "Get", "Put", "Update")}
+    item_actions = {
+        f"{verb}Item" for verb in ("BatchGet", "ConditionCheck", "Delete", "Get", "Put", "Update")
+    }
     assert by_service == {
         "dynamodb": {"Query"} | item_actions,
         "logs": {"CreateLogStream", "PutLogEvents"},
@@ -197,7 +200,7 @@ def test_only_the_named_secrets_can_be_read_and_each_is_granted_once(template: T
     where = allowed(template, "FunctionsRunInstancesRole", "secretsmanager")
     assert where["secretsmanager:GetSecretValue"].count(":secret:fleetcast/nats-??????") == 1
     assert allowed(template, "FunctionsScoreRegionsRole", "secretsmanager") == {}
-    assert allowed(template, "FunctionsReadScoresRole", "secretsmanager") == {}
+    assert allowed(template, "FunctionsReadApiRole", "secretsmanager") == {}
 
 
 def test_score_regions_reads_the_secrets_of_the_regions_whose_agents_it_asks(
@@ -225,9 +228,9 @@ def test_score_regions_reads_the_secrets_of_the_regions_whose_agents_it_asks(
     assert "fleetcast/cloud" not in where
 
 
-def test_read_scores_reads_the_scores_and_nothing_else(template: Template) -> None:
+def test_read_api_reads_the_scores_and_nothing_else(template: Template) -> None:
     by_service: dict[str, set[str]] = {}
-    for actions, where in statements(template, "FunctionsReadScoresRole"):
+    for actions, where in statements(template, "FunctionsReadApiRole"):
         assert where != '"*"'
         for action in actions:
             service, _, verb = action.partition(":")
@@ -328,8 +331,7 @@ def test_regions_are_scored_by_the_clock_with_retries_and_a_dead_letter_queue(
     synthesise: Callable[..., Template],
 ) -> None:
     template = synthesise(sweep_minutes=2)
-    (schedule,) = resources(template, "AWS::Scheduler::Schedule").values()
-    properties = schedule["Properties"]
+    properties = the(template, "AWS::Scheduler::Schedule", "Sweeps")["Properties"]
     assert properties["ScheduleExpression"] == "rate(2 minutes)"
     target = properties["Target"]
     assert "FunctionsScoreRegions" in json.dumps(target["Arn"])
@@ -340,7 +342,7 @@ def test_regions_are_scored_by_the_clock_with_retries_and_a_dead_letter_queue(
 def test_a_sweep_that_fails_while_it_runs_reaches_the_dead_letter_queue(
     template: Template,
 ) -> None:
-    (config,) = resources(template, "AWS::Lambda::EventInvokeConfig").values()
+    config = the(template, "AWS::Lambda::EventInvokeConfig", "ScoreRegions")
     assert "FunctionsScoreRegions" in json.dumps(config["Properties"]["FunctionName"])
     assert "SweepsFailed" in json.dumps(config["Properties"]["DestinationConfig"]["OnFailure"])
 
@@ -359,6 +361,62 @@ def test_the_dead_letter_queue_is_encrypted_at_rest_and_on_the_way(template: Tem
     ]
 
 
+# --- reconcile -----------------------------------------------------------------------------
+
+
+def test_records_are_compared_each_minute_and_a_run_is_not_repeated(template: Template) -> None:
+    properties = the(template, "AWS::Scheduler::Schedule", "Reconciles")["Properties"]
+    assert properties["ScheduleExpression"] == "rate(1 minute)"
+    target = properties["Target"]
+    assert "FunctionsReconcile" in json.dumps(target["Arn"])
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
+    config = the(template, "AWS::Lambda::EventInvokeConfig", "Reconcile")["Properties"]
+    assert config["MaximumRetryAttempts"] == 0
+
+
+def test_reconcile_touches_the_fleet_table_its_index_and_the_named_secrets_only(
+    template: Template,
+) -> None:
+    by_service: dict[str, set[str]] = {}
+    for actions, where in statements(template, "FunctionsReconcileRole"):
+        for action in actions:
+            service, _, _ = action.partition(":")
+            by_service.setdefault(service, set()).add(where)
+    assert by_service.keys() == {"dynamodb", "logs", "secretsmanager"}
+    assert all("TablesFleet" in where for where in by_service["dynamodb"])
+    assert any("/index/live" in where for where in by_service["dynamodb"])
+    (secrets,) = by_service["secretsmanager"]
+    assert ":secret:fleetcast/nats-??????" in secrets
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "operator", "threshold", "lasting_s", "missing"),
+    [
+        ("NoReconcile", "RunsCompleted", "LessThanThreshold", 1, 300, "breaching"),
+        ("UnknownInstances", "UnknownInstances", "GreaterThanThreshold", 0, 300, "ignore"),
+        ("OrphansDestroyed", "OrphansDestroyed", "GreaterThanThreshold", 0, 300, "notBreaching"),
+        ("OrphansHeldBack", "OrphansHeldBack", "GreaterThanThreshold", 0, 300, "notBreaching"),
+    ],
+)
+def test_what_reconcile_finds_and_that_it_does_not_run_raise_alarms(
+    synthesise: Callable[..., Template],
+    name: str,
+    metric: str,
+    operator: str,
+    threshold: int,
+    lasting_s: int,
+    missing: str,
+) -> None:
+    topic = "arn:aws:sns:us-east-1:123456789012:pages"
+    alarm = the(synthesise(alarm_topic_arn=topic), "AWS::CloudWatch::Alarm", name)["Properties"]
+    assert (alarm["Namespace"], alarm["MetricName"]) == ("fleetcast", metric)
+    assert alarm["Dimensions"] == [{"Name": "service", "Value": "reconcile"}]
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == (operator, threshold)
+    assert alarm["Period"] * alarm["EvaluationPeriods"] == lasting_s
+    assert alarm["TreatMissingData"] == missing
+    assert alarm["AlarmActions"] == [topic]
+
+
 # --- outputs -------------------------------------------------------------------------------
 
 
@@ -366,7 +424,8 @@ def test_outputs_name_what_others_need(template: Template) -> None:
     assert set(template["Outputs"]) == {
         "ApiUrl",
         "FleetTable",
-        "ReadScoresFunction",
+        "ReadApiFunction",
+        "ReconcileFunction",
         "RegionScoresTable",
         "RunInstancesFunction",
         "ScoreRegionsFunction",

@@ -110,6 +110,17 @@ def test_why_an_instance_ended_is_shown() -> None:
     assert shown["StateTransitionReason"] == "User initiated shutdown"
 
 
+def test_an_instance_whose_node_does_not_answer_keeps_its_state_and_says_so() -> None:
+    silent = record(state="running", node="n7", unreachable_since_s=1_700_000_000.9)
+    (shown,) = instances_of(describe_result([silent], {}, now_s=NOW_S))
+    assert shown["State"]["Name"] == "running"
+    assert shown["StateReason"] == {
+        "Code": "Server.NodeUnreachable",
+        "Message": "Server.NodeUnreachable: node n7 has not answered since 2023-11-14T22:13:20Z; "
+        "the state is the last one known",
+    }
+
+
 def test_a_termination_shows_each_state_before_and_after() -> None:
     before = record()
     after = record(state="shutting-down")

@@ -13,6 +13,7 @@ from fleetcast.instance_types import InstanceType
 from fleetcast.scoring import Weights
 from lambdas.settings import (
     LaunchOptions,
+    ReconcileSettings,
     Region,
     RunInstancesSettings,
     ScoreRegionsSettings,
@@ -79,6 +80,18 @@ def test_run_instances_settings_survive_the_environment(settings: RunInstancesSe
 )
 def test_score_regions_settings_survive_the_environment(settings: ScoreRegionsSettings) -> None:
     assert decode_settings(ScoreRegionsSettings, encode_settings(settings)) == settings
+
+
+@given(
+    st.builds(
+        ReconcileSettings,
+        fleet_table=texts,
+        regions=regions,
+        scored_instance_types=st.lists(texts, max_size=5).map(tuple),
+    )
+)
+def test_reconcile_settings_survive_the_environment(settings: ReconcileSettings) -> None:
+    assert decode_settings(ReconcileSettings, encode_settings(settings)) == settings
 
 
 def test_each_field_has_one_variable_named_after_it() -> None:

@@ -1,0 +1,1 @@
+"""The scheduled function that holds the records against what nodes really run."""
