@@ -150,8 +150,8 @@ class ReconcileSettings(msgspec.Struct, frozen=True, kw_only=True):
     scored_instance_types: tuple[ResourceName, ...] = ()
 
 
-class ReadScoresSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What read_scores is told; as RunInstancesSettings has it."""
+class ReadApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What read_api is told; as RunInstancesSettings has it."""
 
     region_scores_table: ResourceName
     regions: tuple[Region, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fleetcast.cli.scores_api import ScoresApi, api_url_option
+from fleetcast.cli.read_api import ReadApi, api_url_option
 from fleetcast.cli.scores_view import recommendation_view
 from fleetcast.cli.terminal import output_console, print_json
 
@@ -46,7 +46,7 @@ def recommend(
 
     Launches go by the same order. Exits with 3 when no region can be recommended, and says why.
     """
-    answer = ScoresApi(api_url).recommendation(instance_type, gpus=gpus, gpu_required=gpu_required)
+    answer = ReadApi(api_url).recommendation(instance_type, gpus=gpus, gpu_required=gpu_required)
     if as_json:
         print_json(answer)
     else:

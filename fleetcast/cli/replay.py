@@ -21,9 +21,9 @@ from rich.console import Console
 from fleetcast.cli.first_choices import FirstChoices
 from fleetcast.cli.moved_launches import MovedLaunches
 from fleetcast.cli.past_records import pages_of_launches, records_in_order, scored_regions
+from fleetcast.cli.read_api import NO_CREDENTIALS
 from fleetcast.cli.replay_view import Replay, minute, replay_view
 from fleetcast.cli.rescored import group_sweeps, rescore
-from fleetcast.cli.scores_api import NO_CREDENTIALS
 from fleetcast.cli.terminal import output_console, print_json
 from fleetcast.errors import InvalidInput, InvalidWeights
 from fleetcast.scoring import Weights

@@ -11,8 +11,8 @@ from click.core import ParameterSource
 from rich.live import Live
 from rich.text import Text
 
+from fleetcast.cli.read_api import ReadApi, api_url_option
 from fleetcast.cli.replay import replay
-from fleetcast.cli.scores_api import ScoresApi, api_url_option
 from fleetcast.cli.scores_view import explanation_view, scores_view
 from fleetcast.cli.terminal import output_console, print_json
 from fleetcast.scoring import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fleetcast.score_answers import ScoresAnswer
+    from fleetcast.read_answers import ScoresAnswer
     from fleetcast.selection import RegionReport
 
 WATCH_INTERVAL_S = 5.0
@@ -78,7 +78,7 @@ def scores(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context, context.invoked_subcommand)
         return
-    api = ScoresApi(api_url)
+    api = ReadApi(api_url)
     if watch:
         _watch(api, instance_type, every_s=every_s, as_json=as_json)
     elif as_json:
@@ -97,7 +97,7 @@ def explain(region: str, instance_type: str, api_url: str | None) -> None:
 
     A signal without a value of now counts as its worst.
     """
-    answer = ScoresApi(api_url).scores(instance_type)
+    answer = ReadApi(api_url).scores(instance_type)
     place = _find(answer, region, instance_type)
     terms = score_terms(_counted(place), answer.weights)
     console = output_console()
@@ -120,7 +120,7 @@ def _refuse_options_before(context: click.Context, subcommand: str) -> None:
             raise click.UsageError(f"give the options after `{subcommand}`")
 
 
-def _watch(api: ScoresApi, instance_type: str | None, *, every_s: float, as_json: bool) -> None:
+def _watch(api: ReadApi, instance_type: str | None, *, every_s: float, as_json: bool) -> None:
     """Show the scores until Ctrl-C, which is how watching ends: no error."""
     console = output_console()
     try:
@@ -140,7 +140,7 @@ def _watch(api: ScoresApi, instance_type: str | None, *, every_s: float, as_json
 
 
 def _answers(
-    api: ScoresApi, instance_type: str | None, every_s: float
+    api: ReadApi, instance_type: str | None, every_s: float
 ) -> Iterator[ScoresAnswer | click.ClickException]:
     """Yield answer after answer. The first must come; of later ones, an error may be the last."""
     yield api.scores(instance_type)

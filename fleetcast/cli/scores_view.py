@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fleetcast.score_answers import RecommendationAnswer, ScoresAnswer
+    from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
     from fleetcast.scoring import ScoreTerm
     from fleetcast.selection import Observation, RegionReport
 

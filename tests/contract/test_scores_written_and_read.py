@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from fleetcast.cli.command import fleetcast
 from fleetcast.cli.replay import DEFAULT_MAX_SCORE_AGE_S
-from fleetcast.score_answers import ScoresAnswer
+from fleetcast.read_answers import ScoresAnswer
 from fleetcast.score_history import PastScore, SweepRecord
 from fleetcast.scoring import DEFAULT_WEIGHTS, RegionSignals
 from fleetcast.selection import Observation
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, RegionSweep, ScoreRow
 from lambdas.settings import LaunchOptions
-from tests.scores_api import call, scores_api
+from tests.read_api import call, read_api
 from tests.tables import FLEET, REGION_SCORES, create_table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def written(computed_at_s: float) -> RegionSweep:
 
 
 def test_a_row_is_answered_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scores_api(monkeypatch) as api:
+    with read_api(monkeypatch) as api:
         RegionScoresTable(api.dynamodb, REGION_SCORES).write(written(time.time()))
         typed, untyped = (
             msgspec.json.decode(call(f"/v1/scores{query}")["body"], type=ScoresAnswer)
@@ -93,7 +93,7 @@ def test_a_sweep_that_was_written_can_be_replayed(
 ) -> None:
     weights = tmp_path / "weights.json"
     weights.write_bytes(msgspec.json.encode(DEFAULT_WEIGHTS))
-    with scores_api(monkeypatch) as api:
+    with read_api(monkeypatch) as api:
         create_table(api.dynamodb, FLEET)
         RegionScoresTable(api.dynamodb, REGION_SCORES).write(written(time.time() - 60))
         names = ["--table", REGION_SCORES, "--fleet-table", FLEET]

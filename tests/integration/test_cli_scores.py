@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fleetcast.cli.command import fleetcast
-from fleetcast.score_answers import ScoresAnswer
+from fleetcast.read_answers import ScoresAnswer
 from fleetcast.scoring import RegionSignals, weighted_score
-from tests.scores_api import ScoresApi, reading, scores_api, served
+from tests.read_api import ReadApi, read_api, reading, served
 from tests.tables import REGION_SCORES
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScoresApi]:
-    with scores_api(monkeypatch) as api, served(api) as url:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadApi]:
+    with read_api(monkeypatch) as api, served(api) as url:
         monkeypatch.setenv("FLEETCAST_API_URL", url)
         yield api
 
@@ -46,7 +46,7 @@ def stdout_of(*arguments: str) -> str:
 # --- scores --------------------------------------------------------------------------------
 
 
-def test_scores_show_each_region_with_signals_statuses_ages_and_reasons(api: ScoresApi) -> None:
+def test_scores_show_each_region_with_signals_statuses_ages_and_reasons(api: ReadApi) -> None:
     api.put("us-east-1", 0.4725, instance_type="t3.medium", age_s=1500, queue_depth=reading(7))
     api.put(
         "eu-west-1",
@@ -78,7 +78,7 @@ def test_scores_show_each_region_with_signals_statuses_ages_and_reasons(api: Sco
     assert shown.index("eu-west-1") < shown.index("us-east-1")  # the other one is stale
 
 
-def test_scores_that_stand_in_for_a_type_are_said_to(api: ScoresApi) -> None:
+def test_scores_that_stand_in_for_a_type_are_said_to(api: ReadApi) -> None:
     api.put("us-east-1", 82.5)
 
     assert "c7i.large has none of its own" in stdout_of("scores", "--type", "c7i.large")
@@ -89,7 +89,7 @@ def test_scores_before_the_first_sweep_say_so() -> None:
     assert "no score yet" in stdout_of("scores")
 
 
-def test_scores_as_json_are_the_apis(api: ScoresApi) -> None:
+def test_scores_as_json_are_the_apis(api: ReadApi) -> None:
     api.put("us-east-1", 0.4725, queue_depth=reading(7))
 
     shown = msgspec.json.decode(stdout_of("scores", "--json"))
@@ -97,7 +97,7 @@ def test_scores_as_json_are_the_apis(api: ScoresApi) -> None:
     assert (200, shown) == api.get("/v1/scores")
 
 
-def test_requests_are_signed_for_the_api(api: ScoresApi) -> None:
+def test_requests_are_signed_for_the_api(api: ReadApi) -> None:
     stdout_of("scores", "--json")
 
     [(_, headers)] = api.requests
@@ -106,7 +106,7 @@ def test_requests_are_signed_for_the_api(api: ScoresApi) -> None:
 
 
 def test_the_region_to_sign_for_is_the_one_in_an_aws_url(
-    api: ScoresApi, monkeypatch: pytest.MonkeyPatch
+    api: ReadApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(api) as url:
         monkeypatch.setenv("http_proxy", url)
@@ -120,7 +120,7 @@ def test_the_region_to_sign_for_is_the_one_in_an_aws_url(
 # --- explain -------------------------------------------------------------------------------
 
 
-def test_an_explanation_sums_up_to_the_score(api: ScoresApi) -> None:
+def test_an_explanation_sums_up_to_the_score(api: ReadApi) -> None:
     score = weighted_score(
         RegionSignals(
             spot_placement=0.8,
@@ -152,7 +152,7 @@ def test_an_explanation_sums_up_to_the_score(api: ScoresApi) -> None:
     assert "weights have been changed" not in shown
 
 
-def test_a_score_made_with_other_weights_is_said_to_be(api: ScoresApi) -> None:
+def test_a_score_made_with_other_weights_is_said_to_be(api: ReadApi) -> None:
     api.put("us-east-1", 0.0123, instance_type="t3.medium", queue_depth=reading(3))
 
     shown = stdout_of("scores", "explain", "us-east-1", "--type", "t3.medium")
@@ -160,7 +160,7 @@ def test_a_score_made_with_other_weights_is_said_to_be(api: ScoresApi) -> None:
     assert "The score is 0.0123: the weights have been changed" in shown
 
 
-def test_a_region_that_is_not_the_fleets_cannot_be_explained(api: ScoresApi) -> None:
+def test_a_region_that_is_not_the_fleets_cannot_be_explained(api: ReadApi) -> None:
     api.put("us-east-1", 0.5, instance_type="t3.medium")
 
     result = run("scores", "explain", "nowhere", "--type", "t3.medium")
@@ -169,7 +169,7 @@ def test_a_region_that_is_not_the_fleets_cannot_be_explained(api: ScoresApi) -> 
     assert "'nowhere' is not among the fleet's regions: us-east-1, eu-west-1" in result.output
 
 
-def test_a_region_without_a_score_cannot_be_explained(api: ScoresApi) -> None:
+def test_a_region_without_a_score_cannot_be_explained(api: ReadApi) -> None:
     api.put("us-east-1", 0.5, instance_type="t3.medium")
 
     result = run("scores", "explain", "eu-west-1", "--type", "t3.medium")
@@ -178,7 +178,7 @@ def test_a_region_without_a_score_cannot_be_explained(api: ScoresApi) -> None:
     assert "no sweep has scored eu-west-1 yet" in result.output
 
 
-def test_a_type_without_its_own_score_is_explained_in_words(api: ScoresApi) -> None:
+def test_a_type_without_its_own_score_is_explained_in_words(api: ReadApi) -> None:
     api.put("us-east-1", 82.5)
 
     result = run("scores", "explain", "us-east-1", "--type", "c7i.large")
@@ -197,7 +197,7 @@ def test_options_before_a_subcommand_are_refused_rather_than_ignored() -> None:
 # --- recommend -----------------------------------------------------------------------------
 
 
-def test_the_best_region_is_recommended_with_the_reason_before_all_others(api: ScoresApi) -> None:
+def test_the_best_region_is_recommended_with_the_reason_before_all_others(api: ReadApi) -> None:
     api.put("us-east-1", 40, reasons=["moderate GPU load"])
     api.put("eu-west-1", 12, reasons=["empty queue", "88% GPU available"])
 
@@ -207,7 +207,7 @@ def test_the_best_region_is_recommended_with_the_reason_before_all_others(api: S
     assert "moderate GPU load" in shown
 
 
-def test_equally_good_regions_are_named(api: ScoresApi) -> None:
+def test_equally_good_regions_are_named(api: ReadApi) -> None:
     api.put("us-east-1", 0.3, instance_type="t3.medium")
     api.put("eu-west-1", 0.31, instance_type="t3.medium")
 
@@ -216,7 +216,7 @@ def test_equally_good_regions_are_named(api: ScoresApi) -> None:
     assert "launches spread over them: eu-west-1" in shown
 
 
-def test_without_any_region_to_recommend_the_exit_code_says_so(api: ScoresApi) -> None:
+def test_without_any_region_to_recommend_the_exit_code_says_so(api: ReadApi) -> None:
     api.put("us-east-1", 1, free_gpus=reading(0))
 
     result = run("recommend", "--gpus", "4", "--gpu-required")
@@ -227,7 +227,7 @@ def test_without_any_region_to_recommend_the_exit_code_says_so(api: ScoresApi) -
     assert "excluded: 4 GPUs asked for, 0 free" in result.stdout
 
 
-def test_a_recommendation_as_json_is_the_apis(api: ScoresApi) -> None:
+def test_a_recommendation_as_json_is_the_apis(api: ReadApi) -> None:
     api.put("us-east-1", 1, free_gpus=reading(8))
 
     shown = msgspec.json.decode(stdout_of("recommend", "--gpus", "2", "--json"))
@@ -326,8 +326,8 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (403, b'{"Message":"User is not authorized"}', "HTTP 403: User is not authorized"),
         (502, b"<html>Bad gateway</html>", "HTTP 502: no reason given"),
         (502, b"[]", "HTTP 502: no reason given"),
-        (200, b"<html>It works!</html>", "answered what no scores API does"),
-        (200, b'{"regions": []}', "answered what no scores API does"),
+        (200, b"<html>It works!</html>", "answered what the read API does not"),
+        (200, b'{"regions": []}', "answered what the read API does not"),
     ],
 )
 def test_an_answer_from_something_else_is_said(status: int, body: bytes, words: str) -> None:
@@ -366,7 +366,7 @@ def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
     return iter(process.stdout.readline, "")
 
 
-def test_watching_as_json_prints_an_answer_a_line_until_it_is_interrupted(api: ScoresApi) -> None:
+def test_watching_as_json_prints_an_answer_a_line_until_it_is_interrupted(api: ReadApi) -> None:
     api.put("us-east-1", 1)
     with watching("--json") as process:
         lines = lines_of(process)
@@ -378,7 +378,7 @@ def test_watching_as_json_prints_an_answer_a_line_until_it_is_interrupted(api: S
         assert any(score == 2 for score in scores)
 
 
-def test_watching_goes_on_when_the_api_fails_for_a_while(api: ScoresApi) -> None:
+def test_watching_goes_on_when_the_api_fails_for_a_while(api: ReadApi) -> None:
     with watching() as process:
         lines = lines_of(process)
         assert any("no score yet" in line for line in lines)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fleetcast.cli.scores_view import recommendation_view, scores_view
 from fleetcast.cli.terminal import output_console
-from fleetcast.score_answers import RecommendationAnswer, ScoresAnswer
+from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
 from fleetcast.scoring import DEFAULT_WEIGHTS, SCALES
 from fleetcast.selection import Observation, RegionReport
 

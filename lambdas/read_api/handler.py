@@ -1,4 +1,4 @@
-"""The scores API's entry: an API Gateway event in, JSON out, whatever happens.
+"""The read API's entry: an API Gateway event in, JSON out, whatever happens.
 
 The one place where an error becomes JSON.
 """
@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast.errors import EC2Error, InternalError, InvalidAction, ServiceUnavailable
 from fleetcast.instance_types import ec2_catalogue
-from fleetcast.score_answers import (
+from fleetcast.read_answers import (
     GPU_REQUIRED,
     GPUS,
     INSTANCE_TYPE,
@@ -32,9 +32,9 @@ from fleetcast.score_answers import (
     ScoresAnswer,
 )
 from fleetcast.selection import recommend, report_regions
-from lambdas.read_scores.parameters import Asked, read_parameters
-from lambdas.read_scores.rows import read_scored_regions
-from lambdas.settings import ReadScoresSettings, decode_settings
+from lambdas.read_api.parameters import Asked, read_parameters
+from lambdas.read_api.score_rows import read_scored_regions
+from lambdas.settings import ReadApiSettings, decode_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fleetcast.instance_types import Catalogue
     from fleetcast.selection import ScoredRegion
 
-logger = Logger(service="read_scores")
+logger = Logger(service="read_api")
 
 _AWS_CALLS: Final = Config(
     connect_timeout=1,
@@ -58,7 +58,7 @@ _AWS_CALLS: Final = Config(
 class Services:
     """The process's side of a call. now_s: epoch seconds."""
 
-    settings: ReadScoresSettings
+    settings: ReadApiSettings
     instance_types: Catalogue
     dynamodb: DynamoDBClient
     now_s: Callable[[], float]
@@ -174,7 +174,7 @@ def _respond_with_error(error: EC2Error) -> dict[str, Any]:
 @cache
 def at_cold_start() -> Services:
     """Check the settings and make what all calls share, once a process."""
-    settings = decode_settings(ReadScoresSettings, os.environ)
+    settings = decode_settings(ReadApiSettings, os.environ)
     # botocore's own stubs know no services.
     dynamodb: Any = botocore.session.get_session().create_client("dynamodb", config=_AWS_CALLS)
     return Services(

@@ -1,4 +1,4 @@
-"""The JSON of the scores API, for both sides: the function that answers and the command line.
+"""The JSON of the read API, for both sides: the function that answers and the command line.
 
     GET /v1/scores?instance-type=…                            ScoresAnswer
     GET /v1/recommendation?instance-type=…&gpus=…&gpu-required=true   RecommendationAnswer

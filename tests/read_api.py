@@ -1,4 +1,4 @@
-"""The scores API on loopback: the function's handler over a table in moto, behind real HTTP."""
+"""The read API on loopback: the function's handler over a table in moto, behind real HTTP."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 
 from fleetcast.instance_types import ec2_catalogue
 from lambdas.attribute_values import encode_item
-from lambdas.read_scores import handler
-from lambdas.settings import ReadScoresSettings, Region
+from lambdas.read_api import handler
+from lambdas.settings import ReadApiSettings, Region
 from tests.tables import REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 NOW_S: Final = 1_800_000_000.0
-SETTINGS: Final = ReadScoresSettings(
+SETTINGS: Final = ReadApiSettings(
     region_scores_table=REGION_SCORES,
     regions=(
         Region(name="us-east-1", nats_url="tls://a:4222"),
@@ -46,7 +46,7 @@ def reading(value: float | None, *, age_s: float = 30, **fields: object) -> dict
     return {"value": value, "status": "ok", "observed_at": observed_at, "error": None} | fields
 
 
-class ScoresApi:
+class ReadApi:
     """The function, its table, and the requests that came over HTTP."""
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
@@ -106,9 +106,9 @@ def call(target: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def scores_api(
-    monkeypatch: pytest.MonkeyPatch, settings: ReadScoresSettings = SETTINGS
-) -> Iterator[ScoresApi]:
+def read_api(
+    monkeypatch: pytest.MonkeyPatch, settings: ReadApiSettings = SETTINGS
+) -> Iterator[ReadApi]:
     """Have the function ready, at NOW_S, with an empty table."""
     with tables(REGION_SCORES) as dynamodb:
         services = handler.Services(
@@ -118,11 +118,11 @@ def scores_api(
             now_s=lambda: NOW_S,
         )
         monkeypatch.setattr(handler, "at_cold_start", lambda: services)
-        yield ScoresApi(dynamodb)
+        yield ReadApi(dynamodb)
 
 
 @contextlib.contextmanager
-def served(api: ScoresApi) -> Iterator[str]:
+def served(api: ReadApi) -> Iterator[str]:
     """Serve it on loopback under a stage; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):

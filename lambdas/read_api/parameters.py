@@ -1,4 +1,4 @@
-"""The query string of the scores API, checked. Pure."""
+"""The query string of the read API, checked. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleetcast.errors import (
     UnknownInstanceType,
     UnknownParameter,
 )
-from fleetcast.score_answers import GPU_REQUIRED, GPUS, INSTANCE_TYPE
+from fleetcast.read_answers import GPU_REQUIRED, GPUS, INSTANCE_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The scores API's function whole, on moto."""
+"""The read API's function whole, on moto."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from fleetcast.instance_types import InstanceType
-from fleetcast.score_answers import RecommendationAnswer, ScoresAnswer
+from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
 from fleetcast.scoring import DEFAULT_WEIGHTS
-from lambdas.read_scores import handler
+from lambdas.read_api import handler
 from lambdas.settings import Region, encode_settings
 from tests.captured_logs import captured_logs
-from tests.scores_api import NOW_S, SETTINGS, ScoresApi, call, reading, scores_api
+from tests.read_api import NOW_S, SETTINGS, ReadApi, call, read_api, reading
 from tests.tables import REGION_SCORES
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScoresApi]:
-    with scores_api(monkeypatch) as api:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadApi]:
+    with read_api(monkeypatch) as api:
         yield api
 
 
@@ -43,7 +43,7 @@ def scores(query: str = "") -> ScoresAnswer:
 # --- scores --------------------------------------------------------------------------------
 
 
-def test_scores_of_a_type_are_told_with_every_signal_best_first(api: ScoresApi) -> None:
+def test_scores_of_a_type_are_told_with_every_signal_best_first(api: ReadApi) -> None:
     api.put("us-east-1", 0.4, instance_type="t3.medium")
     api.put(
         "eu-west-1",
@@ -87,7 +87,7 @@ def test_scores_of_a_type_are_told_with_every_signal_best_first(api: ScoresApi) 
     }
 
 
-def test_a_type_without_scores_of_its_own_has_those_that_need_no_type(api: ScoresApi) -> None:
+def test_a_type_without_scores_of_its_own_has_those_that_need_no_type(api: ReadApi) -> None:
     api.put("us-east-1", 82.5)
 
     answer = scores("instance-type=c7i.large")
@@ -96,7 +96,7 @@ def test_a_type_without_scores_of_its_own_has_those_that_need_no_type(api: Score
     assert answer.regions[0].score == 82.5
 
 
-def test_without_a_type_the_scores_that_need_none_are_told(api: ScoresApi) -> None:
+def test_without_a_type_the_scores_that_need_none_are_told(api: ReadApi) -> None:
     api.put("us-east-1", 0.1, instance_type="t3.medium")
     api.put("us-east-1", 42.0)
 
@@ -113,7 +113,7 @@ def test_regions_that_no_sweep_has_scored_are_told_too() -> None:
     ]
 
 
-def test_a_region_that_is_not_configured_any_more_is_not_told(api: ScoresApi) -> None:
+def test_a_region_that_is_not_configured_any_more_is_not_told(api: ReadApi) -> None:
     api.put("ap-south-1", 0.0)
 
     assert "ap-south-1" not in {place.region for place in scores().regions}
@@ -128,7 +128,7 @@ def test_scores_beyond_one_page_of_the_table_are_all_told(monkeypatch: pytest.Mo
     names = [f"lab-{number}" for number in range(40)]
     regions = tuple(Region(name=name, nats_url="tls://a:4222") for name in names)
     settings = msgspec.structs.replace(SETTINGS, regions=regions, default_region="lab-0")
-    with scores_api(monkeypatch, settings) as api:
+    with read_api(monkeypatch, settings) as api:
         for name in names:  # some 40 KB each: a page is 1 MB
             api.put(name, 1, queue_depth=reading(None, status="failed", error="x" * 40_000))
 
@@ -141,7 +141,7 @@ def test_scores_beyond_one_page_of_the_table_are_all_told(monkeypatch: pytest.Mo
 # --- recommendation ------------------------------------------------------------------------
 
 
-def test_a_type_is_recommended_a_region_by_its_own_scores(api: ScoresApi) -> None:
+def test_a_type_is_recommended_a_region_by_its_own_scores(api: ReadApi) -> None:
     api.put("us-east-1", 0.5, instance_type="t3.medium")
     api.put("eu-west-1", 0.2, instance_type="t3.medium", reasons=["empty queue"])
     api.put("us-east-1", 0.0)
@@ -154,7 +154,7 @@ def test_a_type_is_recommended_a_region_by_its_own_scores(api: ScoresApi) -> Non
     assert recommendation().region == "us-east-1"
 
 
-def test_regions_without_the_gpus_are_excluded_and_say_so(api: ScoresApi) -> None:
+def test_regions_without_the_gpus_are_excluded_and_say_so(api: ReadApi) -> None:
     api.put("us-east-1", 0.0, free_gpus=reading(1), total_gpus=reading(8))
     api.put("eu-west-1", 9.0, free_gpus=reading(2))
 
@@ -164,7 +164,7 @@ def test_regions_without_the_gpus_are_excluded_and_say_so(api: ScoresApi) -> Non
     assert answer.regions[-1].excluded == "2 GPUs asked for, 1 free"
 
 
-def test_a_fleet_that_no_check_succeeds_for_gets_the_errors_and_no_region(api: ScoresApi) -> None:
+def test_a_fleet_that_no_check_succeeds_for_gets_the_errors_and_no_region(api: ReadApi) -> None:
     for region in ("us-east-1", "eu-west-1"):
         refused = reading(None, status="refused", error="AccessDenied: no")
         api.put(region, 2000.0, missing=2, queue_depth=refused)
@@ -180,10 +180,10 @@ def test_before_the_first_sweep_the_default_region_is_recommended() -> None:
     assert recommendation().reason == "no telemetry anywhere: default region us-east-1"
 
 
-def test_a_recommendation_leaves_one_line_that_says_what_was_decided(api: ScoresApi) -> None:
+def test_a_recommendation_leaves_one_line_that_says_what_was_decided(api: ReadApi) -> None:
     api.put("us-east-1", 1.0, reasons=["empty queue"])
 
-    with captured_logs("read_scores") as lines:
+    with captured_logs("read_api") as lines:
         recommendation("gpus=0")
 
     [fields] = lines.fields("recommended")
@@ -218,7 +218,7 @@ def test_a_recommendation_leaves_one_line_that_says_what_was_decided(api: Scores
     ],
 )
 def test_a_bad_request_is_told_what_is_wrong(
-    api: ScoresApi, target: str, code: str, words: str
+    api: ReadApi, target: str, code: str, words: str
 ) -> None:
     status, answer = api.get(target)
 
@@ -227,7 +227,7 @@ def test_a_bad_request_is_told_what_is_wrong(
     assert words in answer["error"]["message"]
 
 
-def test_a_table_that_cannot_be_read_is_said_to_be_worth_a_retry(api: ScoresApi) -> None:
+def test_a_table_that_cannot_be_read_is_said_to_be_worth_a_retry(api: ReadApi) -> None:
     api.dynamodb.delete_table(TableName=REGION_SCORES)
 
     status, answer = api.get("/v1/scores")
@@ -235,7 +235,7 @@ def test_a_table_that_cannot_be_read_is_said_to_be_worth_a_retry(api: ScoresApi)
     assert (status, answer["error"]["code"]) == (503, "ServiceUnavailable")
 
 
-def test_a_row_that_no_sweep_could_have_written_is_an_internal_error(api: ScoresApi) -> None:
+def test_a_row_that_no_sweep_could_have_written_is_an_internal_error(api: ReadApi) -> None:
     api.put("us-east-1", 1.0, queue_depth={"value": "three", "status": "ok", "observed_at": 1})
 
     status, answer = api.get("/v1/scores")

@@ -1,4 +1,4 @@
-"""The scores API's client side: signs, asks, and says in words what is wrong.
+"""The read API's client side: signs, asks, and says in words what is wrong.
 
 Whatever goes wrong is a click.ClickException that tells what to do about it.
 """
@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.httpsession import URLLib3Session
 from botocore.utils import get_environ_proxies
 
-from fleetcast.score_answers import (
+from fleetcast.read_answers import (
     GPU_REQUIRED,
     GPUS,
     INSTANCE_TYPE,
@@ -58,7 +58,7 @@ def api_url_option(command: FunctionT) -> FunctionT:
     )(command)
 
 
-class ScoresApi:
+class ReadApi:
     """The API at a URL, asked with the credentials of the AWS profile."""
 
     def __init__(self, api_url: str | None) -> None:
@@ -103,7 +103,7 @@ class ScoresApi:
             return msgspec.json.decode(body, type=answer_type)
         except (msgspec.DecodeError, ValueError) as error:
             raise click.ClickException(
-                f"{self._url}{path} answered what no scores API does: {error}"
+                f"{self._url}{path} answered what the read API does not: {error}"
             ) from error
 
     def _signed(self, url: str) -> AWSRequest:
