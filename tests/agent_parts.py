@@ -8,20 +8,27 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from fleetcast import messages
+from fleetcast.agent.capacity_report import CapacityReport
 from fleetcast.agent.drivers import BootFailed, Guest
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.guests import Guests
+from fleetcast.agent.holds import Holds
 from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.node_actions import NodeActions
+from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.set_aside import SetAside
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from fleetcast.agent.drivers import Driver
@@ -67,13 +74,21 @@ def launch_headers(
     *,
     attempt: int = 1,
     expires_at_ms: int = NOW_MS + 1000,
+    sent_at_ms: int | None = None,
 ) -> dict[str, str]:
     return messages.LaunchHeaders(
-        launch_id=launch_id(launch), attempt=attempt, expires_at_ms=expires_at_ms
+        launch_id=launch_id(launch),
+        attempt=attempt,
+        expires_at_ms=expires_at_ms,
+        sent_at_ms=sent_at_ms,
     ).encode()
 
 
-def launch_request(*numbers: int, instance_type: str = "t3.medium") -> bytes:
+def launch_request(
+    *numbers: int,
+    instance_type: str = "t3.medium",
+    hold_ms: int | None = None,
+) -> bytes:
     return messages.encode(
         messages.LaunchRequest(
             account_id="000000000000",
@@ -85,7 +100,16 @@ def launch_request(*numbers: int, instance_type: str = "t3.medium") -> bytes:
             image_id="ami-12345678",
             user_data_base64="c2VjcmV0",
             tags={"Name": "private"},
+            hold_ms=msgspec.UNSET if hold_ms is None else hold_ms,
         )
+    )
+
+
+def attempt_request(*numbers: int, launch: int = 1, attempt: int = 1) -> messages.AttemptRequest:
+    return messages.AttemptRequest(
+        launch_id=launch_id(launch),
+        attempt=attempt,
+        instance_ids=tuple(instance_id(number) for number in numbers),
     )
 
 
@@ -123,17 +147,22 @@ def a_launch(
     attempt: int = 1,
     instance_type: str = "t3.medium",
     expires_at_ms: int = NOW_MS + 1000,
+    sent_at_ms: int | None = None,
+    hold_ms: int | None = None,
     reply: str = "_INBOX.requester",
 ) -> Delivered:
-    headers = launch_headers(launch, attempt=attempt, expires_at_ms=expires_at_ms)
-    return Delivered(launch_request(*numbers, instance_type=instance_type), headers, reply=reply)
+    headers = launch_headers(
+        launch, attempt=attempt, expires_at_ms=expires_at_ms, sent_at_ms=sent_at_ms
+    )
+    body = launch_request(*numbers, instance_type=instance_type, hold_ms=hold_ms)
+    return Delivered(body, headers, reply=reply)
 
 
 class HeldUpDriver(SimulatedDriver):
     """Boots and destroys only when it is let; boots of `failing` ids fail."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+        super().__init__(folder, now_s=lambda: NOW_MS / 1000)
         self.may_boot = asyncio.Event()
         self.may_destroy = asyncio.Event()
         self.may_destroy.set()
@@ -166,33 +195,66 @@ class UnitNode:
         self.now_s = NOW_MS / 1000
         self.journal = Journal.open(state_dir / "journal.sqlite")
         self.ledger = Ledger(total)
-        self.driver = driver or SimulatedDriver(state_dir / "guests")
+        self.driver = driver or SimulatedDriver(state_dir / "guests", now_s=self._now_s)
         self.instances = Instances(
             journal=self.journal,
             ledger=self.ledger,
-            driver=self.driver,
-            now_s=lambda: self.now_s,
+            now_s=self._now_s,
             capacity_changed=self._count_change,
+        )
+        self.timers: list[Callable[[], None]] = []
+        self.set_aside = SetAside(
+            ledger=self.ledger,
+            call_later=lambda _, what: self.timers.append(what),
+            capacity_changed=self._count_change,
+        )
+        self.guests = Guests(
+            instances=self.instances,
+            ledger=self.ledger,
+            driver=self.driver,
+            set_aside=self.set_aside,
+            capacity_changed=self._count_change,
+        )
+        self.holds = Holds(instances=self.instances, guests=self.guests, now_ms=self._now_ms)
+        self.owner_actions = OwnerActions(
+            instances=self.instances, guests=self.guests, ledger=self.ledger
         )
         self.desk = LaunchDesk(
             node="n1",
             zone=None,
             instance_types=TYPES,
             instances=self.instances,
-            ledger=self.ledger,
-            now_ms=lambda: NOW_MS,
+            guests=self.guests,
+            set_aside=self.set_aside,
+            now_ms=self._now_ms,
             capacity_changed=self._count_change,
         )
         self.host_load = HostLoad()
         self.actions = NodeActions(
             node="n1",
-            zone=None,
-            instance_types=TYPES,
+            zone="z1",
             instances=self.instances,
-            ledger=self.ledger,
-            host_load=self.host_load,
-            tokens=dict,
+            guests=self.guests,
+            holds=self.holds,
+            owner_actions=self.owner_actions,
+            capacity_report=CapacityReport(
+                node="n1",
+                zone="z1",
+                instance_types=TYPES,
+                instances=self.instances,
+                ledger=self.ledger,
+                host_load=self.host_load,
+                tokens=dict,
+                now_ms=self._now_ms,
+            ),
+            now_s=self._now_s,
         )
+
+    def _now_s(self) -> float:
+        return self.now_s
+
+    def _now_ms(self) -> int:
+        return round(self.now_s * 1000)
 
     def _count_change(self) -> None:
         self.changes += 1
@@ -217,7 +279,7 @@ async def unit_node(
 ) -> AsyncIterator[UnitNode]:
     """Start a node as the agent does: what the journal holds first, then the desk."""
     node = UnitNode(state_dir, driver=driver, total=total)
-    await node.instances.restore()
+    await node.guests.restore()
     desk = asyncio.create_task(node.desk.run())
     try:
         yield node
@@ -225,7 +287,7 @@ async def unit_node(
         desk.cancel()
         await asyncio.gather(desk, return_exceptions=True)
         if not isinstance(node.driver, HeldUpDriver):
-            await node.instances.idle()
+            await node.guests.idle()
         node.journal.close()
 
 

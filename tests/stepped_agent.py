@@ -10,10 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fleetcast.agent.drivers import BootFailed, Guest
+from fleetcast.agent.guests import Guests
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, open_database
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of
 from fleetcast.instance_types import InstanceType
@@ -78,6 +81,15 @@ class SteppedDriver:
             await self._its_turn()
         self.running.pop(instance_id, None)
 
+    async def stop(self, instance_id: str) -> None:
+        await self.destroy(instance_id)
+
+    async def reboot(self, instance_id: str) -> None:
+        """Nothing that the machine looks at."""
+
+    async def console_output(self, instance_id: str) -> None:
+        """None of them has a console."""
+
     async def alive(self) -> frozenset[str]:
         return frozenset(self.running)
 
@@ -117,24 +129,41 @@ class Host:
         self.instances = Instances(
             journal=Journal(self._database, self.disk),
             ledger=self.ledger,
-            driver=self.driver,
             now_s=lambda: NOW_MS / 1000,
             capacity_changed=self.changed.set,
+        )
+        self.timers: list[Callable[[], None]] = []
+        set_aside = SetAside(
+            ledger=self.ledger,
+            call_later=lambda _, what: self.timers.append(what),
+            capacity_changed=self.changed.set,
+        )
+        self.guests = Guests(
+            instances=self.instances,
+            ledger=self.ledger,
+            driver=self.driver,
+            set_aside=set_aside,
+            capacity_changed=self.changed.set,
+        )
+        self.owner_actions = OwnerActions(
+            instances=self.instances, guests=self.guests, ledger=self.ledger
         )
         self.desk = LaunchDesk(
             node="n",
             zone=None,
             instance_types=TYPES,
             instances=self.instances,
-            ledger=self.ledger,
+            guests=self.guests,
+            set_aside=set_aside,
             now_ms=lambda: NOW_MS,
             capacity_changed=self.changed.set,
         )
         self.subscriptions = SimulatedSubscriptions(self.connection, self._hand_over)
         self.tokens = CapacityTokens(self.subscriptions, self.room)
-        restoring = self.begin(self.instances.restore())
-        self.disk.step(fails=False)
-        self.turn()
+        restoring = self.begin(self.guests.restore())
+        while self.disk.waiting:
+            self.disk.step(fails=False)
+            self.turn()
         restoring.result()
         self.begin(self.desk.run())
         self.begin(self._keep_tokens())
@@ -187,12 +216,16 @@ class Host:
             *([self.connection.client_step] if self.connection.has_messages() else []),
             *([partial(self.disk.step, fails=fails)] if self.disk.waiting else []),
             *(partial(driver.step, at, fails=fails) for at in range(len(driver.busy))),
+            *([self._end_the_wait] if self.timers else []),
         ]
         if not ready:
             return False
         ready[which % len(ready)]()
         self.turn()
         return True
+
+    def _end_the_wait(self) -> None:
+        self.timers.pop()()
 
     # --- accidents -------------------------------------------------------------------------
 

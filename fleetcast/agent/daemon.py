@@ -17,7 +17,10 @@ from nats.aio.client import Client
 from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
+from fleetcast.agent.capacity_report import CapacityReport
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.guests import Guests
+from fleetcast.agent.holds import Holds
 from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable
@@ -25,6 +28,8 @@ from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.node_actions import NodeActions
+from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of
 from fleetcast.errors import FleetcastError, InvalidConfiguration
@@ -37,9 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A terminated instance stays in the journal that long, so that a late repeat of its launch
-# finds it and isn't launched again.
-_TOMBSTONE_S: Final = 86_400
 _FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
 _CANCEL_AGAIN_S: Final = 0.1
@@ -65,31 +67,60 @@ class Agent:
         self._instances = Instances(
             journal=self._journal,
             ledger=self._ledger,
-            driver=SimulatedDriver(state_dir / "guests"),
             now_s=time.time,
             capacity_changed=self._changed.set,
         )
+        set_aside = SetAside(
+            ledger=self._ledger,
+            call_later=asyncio.get_running_loop().call_later,
+            capacity_changed=self._changed.set,
+        )
+        self._guests = Guests(
+            instances=self._instances,
+            ledger=self._ledger,
+            driver=SimulatedDriver(state_dir / "guests", now_s=time.time),
+            set_aside=set_aside,
+            capacity_changed=self._changed.set,
+        )
+        self._holds = Holds(instances=self._instances, guests=self._guests, now_ms=_now_ms)
         self._desk = LaunchDesk(
             node=settings.node,
             zone=settings.zone,
             instance_types=self._instance_types,
             instances=self._instances,
-            ledger=self._ledger,
-            now_ms=lambda: time.time_ns() // 1_000_000,
+            guests=self._guests,
+            set_aside=set_aside,
+            now_ms=_now_ms,
             capacity_changed=self._changed.set,
         )
         self._connection = Client()
         self._connected = False
         self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
         self._tokens = CapacityTokens(self._subscriptions, self._room_by_subject)
-        self._actions = NodeActions(
-            node=settings.node,
-            zone=settings.zone,
-            instance_types=self._instance_types,
+        self._actions = self._node_actions()
+
+    def _node_actions(self) -> NodeActions:
+        node, zone = self._settings.node, self._settings.zone
+        return NodeActions(
+            node=node,
+            zone=zone,
             instances=self._instances,
-            ledger=self._ledger,
-            host_load=self._host_load,
-            tokens=self._tokens.remaining,
+            guests=self._guests,
+            holds=self._holds,
+            owner_actions=OwnerActions(
+                instances=self._instances, guests=self._guests, ledger=self._ledger
+            ),
+            capacity_report=CapacityReport(
+                node=node,
+                zone=zone,
+                instance_types=self._instance_types,
+                instances=self._instances,
+                ledger=self._ledger,
+                host_load=self._host_load,
+                tokens=self._tokens.remaining,
+                now_ms=_now_ms,
+            ),
+            now_s=time.time,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -119,7 +150,7 @@ class Agent:
             one.result()
 
     async def _serve(self) -> None:
-        await self._instances.restore()
+        await self._guests.restore()
         try:
             await self._connect()
             await self._subscribe_actions()
@@ -127,7 +158,8 @@ class Agent:
                 self._desk.run(),
                 self._keep_tokens(),
                 self._host_load.keep_sampling(),
-                self._forget_terminated(),
+                self._holds.keep_lapsing(),
+                self._keep_forgetting(),
             )
         except (nats.errors.Error, NkeysError) as problem:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
@@ -140,18 +172,18 @@ class Agent:
         try:
             await self._tokens.adjust()
             await self._desk.settled()
-            await self._instances.idle()
+            await self._guests.idle()
             await self._subscriptions.settle()
         except nats.errors.Error as problem:
             # The server has gone, and with it those who wait for an answer.
             _log.warning("left without the last answers", extra={"why": repr(problem)})
 
-    async def _forget_terminated(self) -> None:
+    async def _keep_forgetting(self) -> None:
         while True:
             try:
-                await self._instances.forget_terminated(time.time() - _TOMBSTONE_S)
+                await self._instances.forget()
             except JournalUnwritable as problem:
-                _log.warning("terminated instances not forgotten", extra={"why": str(problem)})
+                _log.warning("nothing forgotten", extra={"why": str(problem)})
             await asyncio.sleep(_FORGET_EVERY_S)
 
     # --- the connection --------------------------------------------------------------------
@@ -264,6 +296,10 @@ async def end_all_other_tasks() -> None:
     for that one `asyncio.run` would wait for ever: it cancels once.
     """
     await end_tasks(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _state_dir(settings: AgentSettings) -> Path:

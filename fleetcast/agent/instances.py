@@ -1,33 +1,55 @@
-"""The instances of this node: what state each is in, and the work that moves it on.
+"""What this node holds and has held, in memory and in the journal, and the room it takes.
 
 Memory changes first and the journal follows, so that two changes of one instance can't undo each
 other; nobody is promised anything before the journal has it. The ledger is booked before the
 journal and released after it, so that a host never holds more than its ledger allows.
+
+What is still being promised isn't held yet: whoever asks about it waits until that is decided
+(`decided`), and reports leave it out. What is still being written isn't acted on (`is_settled`),
+and isn't taken on under another attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from fleetcast.agent.drivers import BootFailed
-from fleetcast.agent.journal import Entry, JournalUnwritable
+from fleetcast.agent.journal import Entry, Fence, JournalUnwritable
 from fleetcast.capacity import Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fleetcast.agent.drivers import Driver, Guest
+    from fleetcast.agent.drivers import Guest
     from fleetcast.agent.journal import Journal
     from fleetcast.agent.ledger import Ledger
     from fleetcast.messages import InstanceReport, InstanceState
 
 _log = logging.getLogger(__name__)
 
-_ALIVE: Final = frozenset({"pending", "running"})
+# What has ended, and a fence, stay in the journal that long, so that a late request finds them
+# and launches nothing.
+REMEMBERED_S: Final = 86_400
+
+Claim: TypeAlias = Literal["placed", "full", "refused"]
+
+
+class _Unpromised(NamedTuple):
+    """What a claim falls back to if it can't be promised; None: to nothing."""
+
+    fallback: Entry | None
+    is_booked: bool
+
+
+class _Writing:
+    """Changes of one instance that are on their way to the disk. on_disk: what is there."""
+
+    def __init__(self, on_disk: Entry) -> None:
+        self.on_disk = on_disk
+        self.writes_n = 0
 
 
 class Instances:
@@ -41,233 +63,298 @@ class Instances:
         *,
         journal: Journal,
         ledger: Ledger,
-        driver: Driver,
         now_s: Callable[[], float],
         capacity_changed: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._ledger = ledger
-        self._driver = driver
         self._now_s = now_s
         self._capacity_changed = capacity_changed
         self._entries: dict[str, Entry] = {}
-        # Entries not promised yet, with what they fall back to; None: to nothing.
-        self._unpromised: dict[str, Entry | None] = {}
-        # The last piece of work begun for an instance; the next one waits for it.
-        self._work: dict[str, asyncio.Task[None]] = {}
+        self._fences: dict[str, Fence] = {}
+        self._lease_ends_ms: dict[str, int] = {}
+        self._unpromised: dict[str, _Unpromised] = {}
+        self._being_written: dict[str, _Writing] = {}
+        self._promise: asyncio.Future[None] | None = None
 
-    async def restore(self) -> None:
-        """Take up what the journal says, after a restart or a crash.
-
-        Guests that are alive are booked whether they fit or not; work that the crash cut off
-        (a boot, a termination) is done again.
-        """
-        alive = await self._driver.alive()
+    async def load(self) -> None:
+        """Take up what the journal says, after a restart or a crash. Books nothing."""
         for entry in await self._journal.entries():
-            guest = entry.guest
-            self._entries[guest.instance_id] = entry
-            if entry.state == "terminated":
-                continue
-            self._ledger.adopt(guest.instance_id, _resources_of(guest))
-            if entry.state == "shutting-down":
-                self._start(guest.instance_id, self._destroy(guest.instance_id))
-            elif entry.state == "pending" or guest.instance_id not in alive:
-                self._start(guest.instance_id, self._boot(guest.instance_id))
-        for instance_id in alive - self._entries.keys():
-            _log.warning(
-                "guest without a journal entry left alone", extra={"instance": instance_id}
-            )
-        self._capacity_changed()
+            self.note(entry)
+        self._fences = {fence.instance_id: fence for fence in await self._journal.fences()}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
 
     def get(self, instance_id: str) -> Entry | None:
         """Return what is known of an instance, also when it has been terminated."""
         return self._entries.get(instance_id)
 
+    def known(self, instance_ids: Iterable[str]) -> list[Entry]:
+        """Return those of these instances that are known, each once."""
+        ids = dict.fromkeys(instance_ids)
+        return [self._entries[one] for one in ids if one in self._entries]
+
     def reports(self, instance_ids: Iterable[str] | None = None) -> tuple[InstanceReport, ...]:
-        """Return the reports of these instances that are known here, or of all."""
-        ids = self._entries if instance_ids is None else dict.fromkeys(instance_ids)
-        return tuple(self._entries[one].report() for one in ids if one in self._entries)
+        """Return the reports of these instances, or of all: of those that are promised."""
+        entries = self._entries.values() if instance_ids is None else self.known(instance_ids)
+        if not self._unpromised:
+            return tuple(entry.report() for entry in entries)
+        promised = (self._as_promised(entry) for entry in entries)
+        return tuple(entry.report() for entry in promised if entry)
+
+    def _as_promised(self, entry: Entry) -> Entry | None:
+        unpromised = self._unpromised.get(entry.guest.instance_id)
+        return unpromised.fallback if unpromised else entry
 
     @property
     def running_n(self) -> int:
         """How many instances run now."""
         return sum(entry.state == "running" for entry in self._entries.values())
 
-    # --- launching -------------------------------------------------------------------------
+    @property
+    def lease_ends_ms(self) -> dict[str, int]:
+        """Until when each instance that waits for Commit is held, epoch milliseconds."""
+        return self._lease_ends_ms
 
-    def reserve(self, guest: Guest) -> bool:
-        """Book room for a new guest, in memory only. Return False if there is none."""
-        if not self._ledger.reserve(guest.instance_id, _resources_of(guest)):
+    # --- promising -------------------------------------------------------------------------
+
+    def claim(self, guest: Guest, *, held_until_ms: int | None, may_book: bool = True) -> Claim:
+        """Take an instance of a launch request on, in memory only, until it is promised.
+
+        may_book: whether to look for room. placed: it is here, new or from before. full: there is
+        no room. refused: under this attempt it is not to be here.
+        """
+        entry = self._entries.get(guest.instance_id)
+        if self._is_barred(guest, entry):
+            return "refused"
+        if entry is None or entry.has_ended:
+            return self._reserve(guest, held_until_ms) if may_book else "full"
+        if guest.attempt > entry.guest.attempt:
+            self._take_over(entry, guest.attempt, held_until_ms)
+        return "placed"
+
+    def _is_barred(self, guest: Guest, entry: Entry | None) -> bool:
+        fence = self._fences.get(guest.instance_id)
+        if fence and guest.attempt <= fence.attempt:
+            return True
+        if entry is None:
             return False
-        self._unpromised[guest.instance_id] = None
-        self._entries[guest.instance_id] = self._entry(guest, "pending")
-        return True
+        if entry.guest.launch_id != guest.launch_id or guest.attempt < entry.guest.attempt:
+            return True
+        is_newer = guest.attempt > entry.guest.attempt
+        if is_newer and guest.instance_id in self._being_written:
+            return True  # what it would go back to isn't known yet
+        if entry.has_ended:
+            may_come_back = entry.given_up and entry.state == "terminated"
+            return not (may_come_back and is_newer)
+        return self._has_lapsed(entry) and not is_newer
 
-    def raise_attempt(self, instance_id: str, attempt: int) -> None:
-        """Hold an instance under a newer fencing number, in memory only."""
-        entry = self._entries[instance_id]
-        self._unpromised.setdefault(instance_id, entry)
-        guest = msgspec.structs.replace(entry.guest, attempt=attempt)
-        self._entries[instance_id] = msgspec.structs.replace(entry, guest=guest)
+    def _reserve(self, guest: Guest, held_until_ms: int | None) -> Claim:
+        instance_id = guest.instance_id
+        if not self._ledger.reserve(instance_id, resources_of(guest)):
+            return "full"
+        self._unpromised[instance_id] = _Unpromised(self._entries.get(instance_id), is_booked=True)
+        self.note(
+            Entry(
+                guest=guest,
+                state="pending",
+                changed_at_s=self._now_s(),
+                held_until_ms=held_until_ms,
+            )
+        )
+        return "placed"
+
+    def _take_over(self, entry: Entry, attempt: int, held_until_ms: int | None) -> None:
+        """Hold an instance under a newer attempt, and only what still waits on a new lease."""
+        self._unpromised.setdefault(entry.guest.instance_id, _Unpromised(entry, is_booked=False))
+        self.note(
+            msgspec.structs.replace(
+                entry,
+                guest=msgspec.structs.replace(entry.guest, attempt=attempt),
+                held_until_ms=held_until_ms if entry.is_held else None,
+            )
+        )
+
+    def _has_lapsed(self, entry: Entry) -> bool:
+        return entry.held_until_ms is not None and entry.held_until_ms <= self._now_s() * 1000
 
     async def promise(self) -> None:
-        """Make everything reserved and raised durable. After this a launch may be accepted.
+        """Make everything claimed durable. After this a launch may be accepted. One at a time.
 
         Raises JournalUnwritable, and then none of it has happened.
         """
-        before, self._unpromised = self._unpromised, {}
-        try:
-            await self._journal.write([self._entries[instance_id] for instance_id in before])
-        except JournalUnwritable:
-            for instance_id, entry in before.items():
-                if entry is None:
-                    del self._entries[instance_id]
-                    self._ledger.release(instance_id)
-                else:
-                    self._entries[instance_id] = entry
-            raise
-
-    def boot(self, instance_ids: Iterable[str]) -> None:
-        """Start booting promised guests, side by side, and return at once."""
-        for instance_id in instance_ids:
-            self._start(instance_id, self._boot(instance_id))
-
-    async def _boot(self, instance_id: str) -> None:
-        if self._entries[instance_id].state not in _ALIVE:
-            return  # terminated before its boot began
-        try:
-            await self._driver.boot(self._entries[instance_id].guest)
-        except BootFailed as failure:
-            _log.error("boot failed", extra={"instance": instance_id, "why": str(failure)})
-            await self._driver.destroy(instance_id)
-            await self._end(instance_id, "Server.InternalError", str(failure))
+        if not self._unpromised:
             return
-        entry = self._entries[instance_id]
-        if entry.state == "pending":  # not terminated while it booted
-            await self._record(self._entry(entry.guest, "running"))
-            _log.info("instance running", extra={"instance": instance_id})
-
-    # --- terminating -----------------------------------------------------------------------
-
-    async def terminate(self, instance_ids: Iterable[str]) -> tuple[InstanceReport, ...]:
-        """Begin terminating; return the reports of those held here. May be repeated.
-
-        Raises JournalUnwritable, and then nothing is terminated.
-        """
-        held = [one for one in dict.fromkeys(instance_ids) if one in self._entries]
-        beginning = {
-            instance_id: self._entry(
-                self._entries[instance_id].guest,
-                "shutting-down",
-                "Client.UserInitiatedShutdown",
-                "User initiated shutdown",
-            )
-            for instance_id in held
-            if self._entries[instance_id].state in _ALIVE
-        }
-        # Also when nothing begins: a repeat is answered only when the first one is on disk.
+        self._promise = asyncio.get_running_loop().create_future()
+        written = [self._entries[instance_id] for instance_id in self._unpromised]
         try:
-            await self._record(*beginning.values())
+            await self._write(written)
         except JournalUnwritable:
-            self.boot(beginning)  # which a boot may have seen as ending, and left undone
+            for instance_id, unpromised in self._unpromised.items():
+                self._fall_back(instance_id, unpromised)
             raise
-        for instance_id in held:
-            ending = self._entries[instance_id].state == "shutting-down"
-            # Nothing in hand: the destruction failed, and a repeat tries it again.
-            if ending and (instance_id in beginning or instance_id not in self._work):
-                self._start(instance_id, self._destroy(instance_id))
-        return self.reports(held)
+        finally:
+            self._unpromised = {}
+            self._promise.set_result(None)
 
-    async def _destroy(self, instance_id: str) -> None:
-        await self._driver.destroy(instance_id)
-        entry = self._entries[instance_id]
-        await self._end(instance_id, entry.state_reason_code, entry.state_reason_message)
-
-    async def _end(self, instance_id: str, code: str | None, message: str | None) -> None:
-        if self._entries[instance_id].state == "terminated":
-            return  # its boot failed while its termination waited
-        guest = self._entries[instance_id].guest
-        # The user data and tags of a guest that is gone are nobody's business any more.
-        guest = msgspec.structs.replace(guest, user_data_base64=None, tags={})
-        await self._record(self._entry(guest, "terminated", code, message))
-        self._ledger.release(instance_id)
-        self._capacity_changed()
-        _log.info("instance terminated", extra={"instance": instance_id, "reason": code})
-
-    async def forget_terminated(self, before_s: float) -> None:
-        """Forget the instances that were terminated before an epoch second, on disk too.
-
-        Raises JournalUnwritable.
-        """
-        gone = [
-            instance_id
-            for instance_id, entry in self._entries.items()
-            if entry.state == "terminated" and entry.changed_at_s < before_s
-        ]
-        await self._journal.forget(gone)
-        for instance_id in gone:
+    def _fall_back(self, instance_id: str, unpromised: _Unpromised) -> None:
+        before = unpromised.fallback
+        if before is None:
             del self._entries[instance_id]
+            self._lease_ends_ms.pop(instance_id, None)
+        elif unpromised.is_booked:
+            self.note(before)
+        else:  # it was taken over, and its boot may have gone on meanwhile
+            self.note(
+                msgspec.structs.replace(
+                    self._entries[instance_id],
+                    guest=before.guest,
+                    held_until_ms=before.held_until_ms,
+                )
+            )
+        if unpromised.is_booked:
+            self._ledger.release(instance_id)
 
-    # --- the work in hand ------------------------------------------------------------------
+    async def decided(self, instance_ids: Iterable[str]) -> None:
+        """Wait until none of these is still being promised."""
+        ids = frozenset(instance_ids)
+        while self._promise and not ids.isdisjoint(self._unpromised):
+            await asyncio.wait([self._promise])
 
-    async def idle(self) -> None:
-        """Wait until no boot and no termination is under way."""
-        while self._work:
-            await asyncio.wait(self._work.values())
+    async def locate(self, launch_id: str) -> tuple[InstanceReport, ...]:
+        """Return the reports of all instances of a launch, once those in hand are decided."""
+        ids = [entry.guest.instance_id for entry in self if entry.guest.launch_id == launch_id]
+        await self.decided(ids)
+        return self.reports(ids)
 
-    def _start(self, instance_id: str, work: Coroutine[None, None, None]) -> None:
-        before = self._work.get(instance_id)
-        task = asyncio.create_task(self._after(before, instance_id, work))
-        self._work[instance_id] = task
-        task.add_done_callback(lambda done: self._finished(instance_id, done))
+    # --- changing --------------------------------------------------------------------------
 
-    async def _after(
-        self,
-        before: asyncio.Task[None] | None,
-        instance_id: str,
-        work: Coroutine[None, None, None],
-    ) -> None:
-        if before:
-            await asyncio.wait([before])
-        try:
-            await work
-        except Exception:  # noqa: BLE001 - the boundary of a task: nobody else would see it
-            _log.exception("instance work failed", extra={"instance": instance_id})
+    def note(self, entry: Entry) -> None:
+        """Change an instance in memory only."""
+        instance_id = entry.guest.instance_id
+        self._entries[instance_id] = entry
+        if entry.held_until_ms is not None:
+            self._lease_ends_ms[instance_id] = entry.held_until_ms
+        elif self._lease_ends_ms:
+            self._lease_ends_ms.pop(instance_id, None)
 
-    def _finished(self, instance_id: str, task: asyncio.Task[None]) -> None:
-        if self._work.get(instance_id) is task:
-            del self._work[instance_id]
+    async def record(self, entries: Sequence[Entry], fences: Sequence[Fence] = ()) -> None:
+        """Change instances in memory at once, and on disk when this returns.
 
-    async def _record(self, *entries: Entry) -> None:
-        before = {
-            entry.guest.instance_id: self._entries[entry.guest.instance_id] for entry in entries
-        }
+        What it changes to without using anything gives its room back then. Also with nothing to
+        change it returns only when all that was recorded before is on disk.
+        Raises JournalUnwritable, and then it has not happened.
+        """
         for entry in entries:
-            self._entries[entry.guest.instance_id] = entry
+            instance_id = entry.guest.instance_id
+            writing = self._being_written.setdefault(
+                instance_id, _Writing(self._entries[instance_id])
+            )
+            writing.writes_n += 1
+            self.note(entry)
         try:
-            await self._journal.write(entries)
+            await self._write(entries, fences)
         except JournalUnwritable:
             for entry in entries:
-                instance_id = entry.guest.instance_id
-                if self._entries.get(instance_id) is entry:
-                    self._entries[instance_id] = before[instance_id]
+                if self._is_current(entry):
+                    self.note(self._being_written[entry.guest.instance_id].on_disk)
             raise
+        else:
+            for entry in entries:
+                self._being_written[entry.guest.instance_id].on_disk = entry
+        finally:
+            for entry in entries:
+                self._has_been_written(entry.guest.instance_id)
+        for entry in entries:
+            # One that has come back meanwhile goes on using what was booked for it.
+            if entry.state in {"stopped", "terminated"} and self._is_current(entry):
+                self.free(entry.guest.instance_id)
 
-    def _entry(
+    def _has_been_written(self, instance_id: str) -> None:
+        writing = self._being_written[instance_id]
+        writing.writes_n -= 1
+        if not writing.writes_n:
+            del self._being_written[instance_id]
+
+    def is_settled(self, instance_id: str) -> bool:
+        """Say whether what memory says of an instance is on disk, so that it may be acted on."""
+        return instance_id not in self._being_written and instance_id not in self._unpromised
+
+    def free(self, instance_id: str) -> None:
+        """Give back what an instance used."""
+        if self._ledger.release(instance_id):
+            self._capacity_changed()
+
+    def _is_current(self, entry: Entry) -> bool:
+        return self._entries.get(entry.guest.instance_id) is entry
+
+    def fence(self, instance_ids: Iterable[str], attempt: int) -> list[Fence]:
+        """Accept these under no such attempt or older from now on; return what to record of it."""
+        fences = []
+        for instance_id in dict.fromkeys(instance_ids):
+            before = self._fences.get(instance_id)
+            fence = Fence(
+                instance_id=instance_id,
+                attempt=max(attempt, before.attempt if before else 0),
+                set_at_s=self._now_s(),
+            )
+            self._fences[instance_id] = fence
+            fences.append(fence)
+        return fences
+
+    def moved(
         self,
-        guest: Guest,
+        entry: Entry,
         state: InstanceState,
         code: str | None = None,
         message: str | None = None,
     ) -> Entry:
-        return Entry(
+        """Return the entry in another state, no longer held."""
+        guest = entry.guest
+        if state == "terminated":
+            # The user data and tags of a guest that is gone are nobody's business any more.
+            guest = msgspec.structs.replace(guest, user_data_base64=None, tags={})
+        return msgspec.structs.replace(
+            entry,
             guest=guest,
             state=state,
             changed_at_s=self._now_s(),
             state_reason_code=code,
             state_reason_message=message,
+            held_until_ms=None,
         )
 
+    async def forget(self) -> None:
+        """Forget what ended, and fences that were set, long ago. Raises JournalUnwritable."""
+        before_s = self._now_s() - REMEMBERED_S
+        gone = [
+            entry for entry in self if entry.state == "terminated" and entry.changed_at_s < before_s
+        ]
+        ids = [entry.guest.instance_id for entry in gone]
+        await self._journal.forget(ids, fences_before_s=before_s)
+        for entry in gone:
+            if self._is_current(entry):
+                del self._entries[entry.guest.instance_id]
+        self._fences = {
+            instance_id: fence
+            for instance_id, fence in self._fences.items()
+            if fence.set_at_s >= before_s
+        }
 
-def _resources_of(guest: Guest) -> Resources:
+    async def _write(self, entries: Sequence[Entry], fences: Sequence[Fence] = ()) -> None:
+        try:
+            await self._journal.write(entries, fences)
+        except JournalUnwritable as problem:
+            # Until it is restarted: what can't be written can't be promised.
+            if self._ledger.close("journal unwritable", str(problem)):
+                _log.critical(
+                    "journal unwritable: taking no more launches", extra={"why": str(problem)}
+                )
+                self._capacity_changed()
+            raise
+
+
+def resources_of(guest: Guest) -> Resources:
+    """Return what a guest uses."""
     return Resources(vcpu=guest.vcpu, memory_mib=guest.memory_mib, gpus=guest.gpus)

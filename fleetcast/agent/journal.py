@@ -3,6 +3,10 @@
 Owns the SQLite file. WAL with synchronous=FULL: what `write` has returned from survives a
 kill -9 and a power cut. Writes that come together share one fsync, and it runs in a thread of
 its own, so that the event loop goes on meanwhile.
+
+The write-ahead log stays small: SQLite copies it into the database whenever it has grown to
+_CHECKPOINT_PAGES and then begins it anew, and since nobody else may have the file open, nothing
+ever keeps it from doing so.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -20,23 +24,34 @@ from fleetcast.errors import FleetcastError
 from fleetcast.messages import InstanceReport, InstanceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
 _T = TypeVar("_T")
-_Rows: TypeAlias = "list[tuple[str, bytes]]"
 
 _LOCK_TIMEOUT_S: Final = 1
+# 4 KiB each. One burst may add to it what a single transaction holds.
+_CHECKPOINT_PAGES: Final = 1_000
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS instances (
     instance_id TEXT PRIMARY KEY,
     entry       BLOB NOT NULL
-) WITHOUT ROWID
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fences (
+    instance_id TEXT PRIMARY KEY,
+    attempt     INTEGER NOT NULL,
+    set_at_s    REAL NOT NULL
+) WITHOUT ROWID;
 """
-_UPSERT: Final = """
+_UPSERT_INSTANCE: Final = """
 INSERT INTO instances (instance_id, entry) VALUES (?, ?)
 ON CONFLICT (instance_id) DO UPDATE SET entry = excluded.entry
+"""
+_UPSERT_FENCE: Final = """
+INSERT INTO fences (instance_id, attempt, set_at_s) VALUES (?, ?, ?)
+ON CONFLICT (instance_id) DO UPDATE
+SET attempt = max(attempt, excluded.attempt), set_at_s = excluded.set_at_s
 """
 
 
@@ -49,13 +64,32 @@ class JournalUnreadable(FleetcastError):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance as the node last knew it. changed_at_s: epoch seconds."""
+    """One instance as the node last knew it.
+
+    changed_at_s: epoch seconds. held_until_ms: it waits for Commit until then, epoch milliseconds;
+    None: it doesn't wait. given_up: it has ended, or is ending, because its launch didn't want it
+    here any more; under a newer attempt it may come back. has_run: what it ran on is kept when it
+    stops.
+    """
 
     guest: Guest
     state: InstanceState
     changed_at_s: float
     state_reason_code: str | None = None
     state_reason_message: str | None = None
+    held_until_ms: int | None = None
+    given_up: bool = False
+    has_run: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        """Say whether it waits for Commit."""
+        return self.held_until_ms is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether it has ended or is ending, for good."""
+        return self.state in {"shutting-down", "terminated"}
 
     def report(self) -> InstanceReport:
         """Return what others are told of it."""
@@ -67,7 +101,27 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             state=self.state,
             state_reason_code=self.state_reason_code,
             state_reason_message=self.state_reason_message,
+            account_id=self.guest.account_id,
+            held=True if self.is_held else msgspec.UNSET,
         )
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance is not to be accepted under this attempt or an older one.
+
+    set_at_s: epoch seconds.
+    """
+
+    instance_id: str
+    attempt: int
+    set_at_s: float
+
+
+class _Rows(NamedTuple):
+    """What one writer wants written, as the tables take it."""
+
+    instances: list[tuple[str, bytes]]
+    fences: list[tuple[str, int, float]]
 
 
 class Journal:
@@ -105,13 +159,28 @@ class Journal:
         except msgspec.MsgspecError as problem:
             raise JournalUnreadable(f"journal: {problem}") from problem
 
-    async def write(self, entries: Sequence[Entry]) -> None:
-        """Make all entries durable, or none; and all that was written before them.
+    async def fences(self) -> list[Fence]:
+        """Return every fence in the journal."""
+
+        def read() -> list[Fence]:
+            rows = self._database.execute("SELECT instance_id, attempt, set_at_s FROM fences")
+            return [
+                Fence(instance_id=instance_id, attempt=attempt, set_at_s=set_at_s)
+                for instance_id, attempt, set_at_s in rows
+            ]
+
+        return await self._run(read)
+
+    async def write(self, entries: Sequence[Entry], fences: Sequence[Fence] = ()) -> None:
+        """Make all of these durable, or none; and all that was written before them.
 
         Raises JournalUnwritable.
         """
         # Encoded here: what can't be encoded must fail its own caller, not all who share the batch.
-        rows = [(entry.guest.instance_id, msgspec.msgpack.encode(entry)) for entry in entries]
+        rows = _Rows(
+            [(entry.guest.instance_id, msgspec.msgpack.encode(entry)) for entry in entries],
+            [(fence.instance_id, fence.attempt, fence.set_at_s) for fence in fences],
+        )
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((rows, written))
         if self._flushing is None:
@@ -122,7 +191,10 @@ class Journal:
         # Group commit: everything that came while the last fsync ran shares the next one.
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            rows = [row for rows_of_one, _ in batch for row in rows_of_one]
+            rows = _Rows(
+                [row for one, _ in batch for row in one.instances],
+                [row for one, _ in batch for row in one.fences],
+            )
             problem: JournalUnwritable | None = None
             try:
                 await self._run(partial(self._upsert, rows))
@@ -137,12 +209,16 @@ class Journal:
                     written.set_result(None)
         self._flushing = None
 
-    def _upsert(self, rows: Sequence[tuple[str, bytes]]) -> None:
+    def _upsert(self, rows: _Rows) -> None:
         with self._database:
-            self._database.executemany(_UPSERT, rows)
+            self._database.executemany(_UPSERT_INSTANCE, rows.instances)
+            self._database.executemany(_UPSERT_FENCE, rows.fences)
 
-    async def forget(self, instance_ids: Iterable[str]) -> None:
-        """Delete these entries. Raises JournalUnwritable."""
+    async def forget(self, instance_ids: Sequence[str], *, fences_before_s: float) -> None:
+        """Delete these instances, and the fences set before an epoch second.
+
+        Raises JournalUnwritable.
+        """
 
         def delete() -> None:
             with self._database:
@@ -150,6 +226,7 @@ class Journal:
                     "DELETE FROM instances WHERE instance_id = ?",
                     [(instance_id,) for instance_id in instance_ids],
                 )
+                self._database.execute("DELETE FROM fences WHERE set_at_s < ?", (fences_before_s,))
 
         await self._run(delete)
 
@@ -173,8 +250,9 @@ def open_database(path: Path | str) -> sqlite3.Connection:
         database.execute("PRAGMA locking_mode=EXCLUSIVE")
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
+        database.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        database.executescript(_SCHEMA)
         with database:
-            database.execute(_SCHEMA)
             # The lock is taken with the first write, and CREATE … IF NOT EXISTS may write nothing.
             database.execute("DELETE FROM instances WHERE FALSE")
     except sqlite3.Error:

@@ -20,8 +20,9 @@ from fleetcast.errors import InvalidMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.set_aside import SetAside
     from fleetcast.instance_types import InstanceType
 
 _log = logging.getLogger(__name__)
@@ -32,12 +33,12 @@ MAX_BATCH: Final = 256
 class _Decision(msgspec.Struct):
     """What becomes of one request.
 
-    reply: None when nobody waits for one. new_ids: what is to boot once it is promised.
+    reply: None when nobody waits for one. placed: what is here for it, once that is promised.
     """
 
     message: Request
     reply: messages.LaunchReply | None
-    new_ids: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
 
 
 class LaunchDesk:
@@ -54,7 +55,8 @@ class LaunchDesk:
         zone: str | None,
         instance_types: Mapping[str, InstanceType],
         instances: Instances,
-        ledger: Ledger,
+        guests: Guests,
+        set_aside: SetAside,
         now_ms: Callable[[], int],
         capacity_changed: Callable[[], None],
     ) -> None:
@@ -62,7 +64,8 @@ class LaunchDesk:
         self._zone = zone
         self._instance_types = instance_types
         self._instances = instances
-        self._ledger = ledger
+        self._guests = guests
+        self._set_aside = set_aside
         self._now_ms = now_ms
         self._capacity_changed = capacity_changed
         self._inbox: asyncio.Queue[Request] = asyncio.Queue()
@@ -92,24 +95,20 @@ class LaunchDesk:
 
     async def _answer(self, batch: Sequence[Request]) -> None:
         decisions = [self._decide(message) for message in batch]
+        placed = [one for decision in decisions for one in decision.placed]
         try:
             # Journal before replying: after ACCEPT the caller may never ask again.
             await self._instances.promise()
         except JournalUnwritable as problem:
-            decisions = self._leave(problem, decisions)
+            refusal = self._reject("node_fault", str(problem))
+            # Also the repeats of what was not written: an ACCEPT is never taken back.
+            decisions = [
+                _Decision(one.message, refusal) if isinstance(one.reply, messages.Accepted) else one
+                for one in decisions
+            ]
         for decision in decisions:
             await self._respond(decision)
-        self._instances.boot(one for decision in decisions for one in decision.new_ids)
-
-    def _leave(self, problem: JournalUnwritable, decisions: Sequence[_Decision]) -> list[_Decision]:
-        _log.critical("journal unwritable: taking no more launches", extra={"why": str(problem)})
-        self._ledger.close(f"journal unwritable: {problem}")
-        refusal = self._reject("node_fault", str(problem))
-        # Also the repeats of what this batch failed to promise: an ACCEPT is never taken back.
-        return [
-            _Decision(one.message, refusal) if isinstance(one.reply, messages.Accepted) else one
-            for one in decisions
-        ]
+        self._guests.attend(placed)
 
     async def _respond(self, decision: _Decision) -> None:
         if decision.reply is None:
@@ -130,11 +129,12 @@ class LaunchDesk:
         except InvalidMessage as problem:
             _log.warning("launch request not understood", extra={"why": str(problem)})
             return _Decision(message, self._reject("node_fault", str(problem)))
-        if headers.expires_at_ms <= self._now_ms():
-            # The caller has given up and may be launching elsewhere by now.
-            _log.info("expired launch request dropped", extra={"launch": headers.launch_id})
-            return _Decision(message, None)
-        decision = self._place(message, headers, request)
+        untimely = self._untimely(headers)
+        decision = (
+            _Decision(message, self._reject("node_fault", untimely))
+            if untimely
+            else self._place(message, headers, request)
+        )
         _log.info(
             "launch request decided",
             extra={
@@ -142,11 +142,28 @@ class LaunchDesk:
                 "attempt": headers.attempt,
                 "instance_type": request.instance_type,
                 "asked": len(request.instances),
-                "launched": len(decision.new_ids),
+                "placed": len(decision.placed),
                 "reply": type(decision.reply).__name__,
             },
         )
         return decision
+
+    def _untimely(self, headers: messages.LaunchHeaders) -> str:
+        """Say why, by this node's clock, a request is not to be acted on now; or ""."""
+        now_ms = self._now_ms()
+        if headers.sent_at_ms is not None:
+            ahead_ms = headers.sent_at_ms - now_ms
+            if ahead_ms > messages.CLOCK_SKEW_ALLOWANCE_MS:
+                why = f"the clock of node {self._node} is {ahead_ms} ms behind the requester's"
+                self._set_aside.clock_was_off(why)
+                return why
+        if headers.expires_at_ms <= now_ms:
+            # The caller has given up and may be launching elsewhere by now.
+            late_ms = now_ms - headers.expires_at_ms
+            return f"expired {late_ms} ms ago by the clock of node {self._node}"
+        if headers.sent_at_ms is not None:
+            self._set_aside.clock_was_right()
+        return ""
 
     def _place(
         self,
@@ -160,42 +177,26 @@ class LaunchDesk:
             why = f"node {self._node} doesn't serve {request.instance_type}"
             return _Decision(message, self._reject("node_fault", why))
         placed: list[str] = []
-        new_ids: list[str] = []
         full = False
+        held_until_ms = self._now_ms() + request.hold_ms if request.hold_ms else None
         wanted_by_id = {wanted.instance_id: wanted for wanted in request.instances}
         for instance_id, wanted in wanted_by_id.items():
-            if self._already_holds(instance_id, headers):
-                placed.append(instance_id)
-            elif self._instances.get(instance_id) is not None:
-                continue  # ended here, or held otherwise: never launched again
-            elif full or not self._instances.reserve(
-                _guest(wanted, headers, request, instance_type)
-            ):
+            claim = self._instances.claim(
+                _guest(wanted, headers, request, instance_type),
+                held_until_ms=held_until_ms,
+                may_book=not full,
+            )
+            if claim == "full":
                 full = True
-            else:
+            elif claim == "placed":
                 placed.append(instance_id)
-                new_ids.append(instance_id)
         if placed:
             reply = messages.Accepted(node=self._node, zone=self._zone, instance_ids=tuple(placed))
-            return _Decision(message, reply, tuple(new_ids))
+            return _Decision(message, reply, reply.instance_ids)
         if full:
             return _Decision(message, self._reject("full", ""))
         why = "these instances have ended on this node, or it holds them for another request"
         return _Decision(message, self._reject("node_fault", why))
-
-    def _already_holds(self, instance_id: str, headers: messages.LaunchHeaders) -> bool:
-        """Say whether a repeated request finds its instance here, and take its attempt over."""
-        entry = self._instances.get(instance_id)
-        if (
-            entry is None
-            or entry.state in {"shutting-down", "terminated"}
-            or entry.guest.launch_id != headers.launch_id
-            or entry.guest.attempt > headers.attempt
-        ):
-            return False
-        if entry.guest.attempt < headers.attempt:
-            self._instances.raise_attempt(instance_id, headers.attempt)
-        return True
 
     def _reject(
         self,

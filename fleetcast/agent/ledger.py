@@ -5,26 +5,28 @@ Owns the answer to "how many more of this type?" for tokens, admission and repor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fleetcast.capacity import Resources, how_many_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Cause: TypeAlias = Literal["stopping", "journal unwritable", "set aside"]
+
 
 class Ledger:
     """The books of one host.
 
     An open ledger admits as long as there is room; a closed one has room for nothing, but
-    goes on accounting for what it holds.
+    goes on accounting for what it holds. It is open when no cause keeps it closed any more.
     """
 
     def __init__(self, total: Resources) -> None:
         self.total = total
         self.free = total
-        self.closed: str | None = None
         self._held: dict[str, Resources] = {}
+        self._closed_by: dict[Cause, str] = {}
 
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._held
@@ -37,7 +39,7 @@ class Ledger:
 
     def room(self, need: Resources) -> int:
         """Return how many more instances that each use `need` would be admitted now."""
-        return 0 if self.closed else how_many_fit(self.free, need)
+        return 0 if self._closed_by else how_many_fit(self.free, need)
 
     def reserve(self, instance_id: str, need: Resources) -> bool:
         """Book `need` for an instance if there is room. Return whether it was booked.
@@ -68,9 +70,23 @@ class Ledger:
         self.free = self.free + need
         return True
 
-    def close(self, why: str) -> None:
-        """Admit nothing any more; `why` is what operators are shown."""
-        self.closed = why
+    @property
+    def closed(self) -> str | None:
+        """Why it admits nothing, as operators are shown it; None: it is open."""
+        return (
+            "; ".join(f"{cause}: {why}" if why else cause for cause, why in self._closed_by.items())
+            or None
+        )
+
+    def close(self, cause: Cause, why: str = "") -> bool:
+        """Admit nothing as long as `cause` lasts. Return False if it lasted already."""
+        is_new = cause not in self._closed_by
+        self._closed_by[cause] = why
+        return is_new
+
+    def reopen(self, cause: Cause) -> None:
+        """End a cause; another one may still keep the ledger closed."""
+        self._closed_by.pop(cause, None)
 
     def _book(self, instance_id: str, need: Resources) -> None:
         self._held[instance_id] = need

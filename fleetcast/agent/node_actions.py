@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
+import base64
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from fleetcast import messages
 from fleetcast.agent.journal import JournalUnwritable
-from fleetcast.capacity import resources_of
 from fleetcast.errors import InvalidMessage
 from fleetcast.subjects import NodeAction, RegionAction, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from fleetcast.agent.host_load import HostLoad
+    from fleetcast.agent.capacity_report import CapacityReport
+    from fleetcast.agent.guests import Guests
+    from fleetcast.agent.holds import Holds
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.owner_actions import Outcome, OwnerActions
     from fleetcast.agent.request import Request
-    from fleetcast.instance_types import InstanceType
 
 _log = logging.getLogger(__name__)
 
+# As long as their records stay visible.
+_ENDED_ARE_LISTED_S: Final = 3_600
+
 
 class NodeActions:
-    """The answers of one node. tokens: armed launches by subject, as the server holds them."""
+    """The answers of one node. now_s: epoch seconds."""
 
     def __init__(
         self,
         *,
         node: str,
         zone: str | None,
-        instance_types: Mapping[str, InstanceType],
         instances: Instances,
-        ledger: Ledger,
-        host_load: HostLoad,
-        tokens: Callable[[], dict[str, int]],
+        guests: Guests,
+        holds: Holds,
+        owner_actions: OwnerActions,
+        capacity_report: CapacityReport,
+        now_s: Callable[[], float],
     ) -> None:
         self._node = node
         self._zone = zone
-        self._instance_types = instance_types
         self._instances = instances
-        self._ledger = ledger
-        self._host_load = host_load
-        self._tokens = tokens
+        self._guests = guests
+        self._holds = holds
+        self._owner_actions = owner_actions
+        self._capacity_report = capacity_report
+        self._now_s = now_s
 
     async def answer_node(self, message: Request) -> None:
         """Answer one request to this node alone."""
@@ -77,47 +85,83 @@ class NodeActions:
 
     async def _node_reply(self, action: str, payload: bytes) -> messages.Message:
         match action:
-            case NodeAction.TERMINATE:
+            case NodeAction.COMMIT:
+                request = messages.decode(payload, messages.AttemptRequest)
+                return self._instances_reply(await self._holds.commit(request))
+            case NodeAction.RELEASE:
+                request = messages.decode(payload, messages.AttemptRequest)
+                reports = await self._holds.give_up(request, "released by its launch")
+                return self._instances_reply(reports)
+            case _:
                 asked = messages.decode(payload, messages.InstancesRequest)
-                return self._instances_reply(await self._instances.terminate(asked.instance_ids))
+                return await self._owner_reply(action, asked.instance_ids)
+
+    async def _owner_reply(self, action: str, instance_ids: tuple[str, ...]) -> messages.Message:
+        owner_actions = self._owner_actions
+        match action:
             case NodeAction.DESCRIBE:
-                asked = messages.decode(payload, messages.InstancesRequest)
-                return self._instances_reply(self._instances.reports(asked.instance_ids))
+                return self._instances_reply(self._instances.reports(instance_ids))
+            case NodeAction.TERMINATE:
+                return self._instances_reply(await owner_actions.terminate(instance_ids))
+            case NodeAction.STOP:
+                return self._outcome_reply(await owner_actions.stop(instance_ids))
+            case NodeAction.START:
+                return self._outcome_reply(await owner_actions.start(instance_ids))
+            case NodeAction.REBOOT:
+                return self._outcome_reply(await owner_actions.reboot(instance_ids))
+            case NodeAction.GET_CONSOLE_OUTPUT:
+                return await self._console_reply(instance_ids)
             case _:
                 raise InvalidMessage(f"this agent doesn't know the node action {action!r}")
 
     async def _region_reply(self, action: str, payload: bytes) -> messages.Message:
+        match action:
+            case RegionAction.CANCEL_LAUNCH:
+                request = messages.decode(payload, messages.AttemptRequest)
+                reports = await self._holds.give_up(request, "its launch was cancelled")
+                return self._instances_reply(reports)
+            case RegionAction.LOCATE_LAUNCH:
+                launch_id = messages.decode(payload, messages.LocateRequest).launch_id
+                return self._instances_reply(await self._instances.locate(launch_id))
         messages.decode(payload, messages.RegionRequest)
         match action:
             case RegionAction.INVENTORY:
-                return self._instances_reply(self._instances.reports())
+                return self._instances_reply(self._instances.reports(self._listed()))
             case RegionAction.DESCRIBE_CAPACITY:
-                return self._capacity_reply()
+                return self._capacity_report.capacity()
+            case RegionAction.DESCRIBE_INSTANCE_TYPES:
+                return self._capacity_report.instance_types()
             case _:
                 raise InvalidMessage(f"this agent doesn't know the region action {action!r}")
+
+    def _listed(self) -> list[str]:
+        """Return what an inventory names: all but what ended more than an hour ago."""
+        since_s = self._now_s() - _ENDED_ARE_LISTED_S
+        return [
+            entry.guest.instance_id
+            for entry in self._instances
+            if entry.state != "terminated" or entry.changed_at_s >= since_s
+        ]
+
+    async def _console_reply(self, instance_ids: tuple[str, ...]) -> messages.ConsoleReply:
+        if len(instance_ids) != 1:
+            raise InvalidMessage(f"the console of {len(instance_ids)} instances at once")
+        (instance_id,) = instance_ids
+        if self._instances.get(instance_id) is None:
+            return messages.ConsoleReply(node=self._node, output_base64=None)
+        console = await self._guests.console_output(instance_id)
+        return messages.ConsoleReply(
+            node=self._node,
+            output_base64=base64.b64encode(console.output).decode() if console else "",
+            written_at_ms=console.written_at_ms if console else None,
+        )
+
+    def _outcome_reply(self, outcome: Outcome) -> messages.InstancesReply:
+        reply = self._instances_reply(outcome.reports)
+        return msgspec.structs.replace(reply, refused=outcome.refused or msgspec.UNSET)
 
     def _instances_reply(
         self,
         reports: tuple[messages.InstanceReport, ...],
     ) -> messages.InstancesReply:
-        return messages.InstancesReply(node=self._node, instances=reports)
-
-    def _capacity_reply(self) -> messages.CapacityReply:
-        rooms = {
-            name: self._ledger.room(resources_of(instance_type))
-            for name, instance_type in self._instance_types.items()
-        }
-        return messages.CapacityReply(
-            node=self._node,
-            zone=self._zone,
-            closed=self._ledger.closed,
-            total=self._ledger.total,
-            free=self._ledger.free,
-            room={name: room for name, room in rooms.items() if room},
-            armed=self._tokens(),
-            load=messages.NodeLoad(
-                cpu_utilization=self._host_load.cpu_utilization,
-                memory_utilization=self._host_load.memory_utilization,
-                running_instances=self._instances.running_n,
-            ),
-        )
+        return messages.InstancesReply(node=self._node, zone=self._zone, instances=reports)

@@ -107,8 +107,9 @@ async def test_an_expired_request_launches_nothing_and_its_token_is_renewed(
 ) -> None:
     async with AgentProcess(tmp_path, server.url):
         for number in range(1, 5):
-            with pytest.raises(nats.errors.TimeoutError):
-                await requester.launch(number, lasts_ms=-1, timeout_s=0.1)
+            reply = await requester.launch(number, lasts_ms=-1)
+            assert isinstance(reply, messages.Rejected)
+            assert reply.reason == "node_fault"
         await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM) == 4)
         assert await requester.inventory() == {}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetcast.agent.instances import REMEMBERED_S
 from fleetcast.agent.journal import Entry, Journal, JournalUnwritable
 from fleetcast.capacity import Resources
 from tests.agent_parts import (
@@ -56,12 +57,12 @@ async def test_a_terminated_instance_gives_its_room_back_when_it_has_gone(tmp_pa
     driver.may_destroy.clear()
     async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
-        (report,) = await node.instances.terminate([I1])
+        (report,) = await node.owner_actions.terminate([I1])
         assert report.state == "shutting-down"
         assert node.ledger.free != EIGHT_VCPU
         before = node.changes
         driver.may_destroy.set()
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.ledger.free == EIGHT_VCPU
         assert node.changes > before
         assert not await _guests(node)
@@ -70,8 +71,8 @@ async def test_a_terminated_instance_gives_its_room_back_when_it_has_gone(tmp_pa
 async def test_its_user_data_and_tags_are_wiped_from_disk(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
-        await node.instances.terminate([I1])
-        await node.instances.idle()
+        await node.owner_actions.terminate([I1])
+        await node.guests.idle()
         (entry,) = await node.journal.entries()
         assert entry.guest.user_data_base64 is None
         assert entry.guest.tags == {}
@@ -81,9 +82,9 @@ async def test_terminating_while_booting_ends_the_guest_after_its_boot(tmp_path:
     driver = HeldUpDriver(tmp_path / "guests")
     async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
-        await node.instances.terminate([I1])
+        await node.owner_actions.terminate([I1])
         driver.may_boot.set()
-        await node.instances.idle()
+        await node.guests.idle()
         assert await _states_on_disk(node) == {I1: "terminated"}
         assert node.ledger.free == EIGHT_VCPU
         assert not await _guests(node)
@@ -96,14 +97,14 @@ async def test_a_boot_that_ends_while_the_termination_is_written_does_not_undo_i
     driver.may_destroy.clear()
     async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
-        terminating = asyncio.create_task(node.instances.terminate([I1]))
+        terminating = asyncio.create_task(node.owner_actions.terminate([I1]))
         await asyncio.sleep(0)  # the write is under way
         driver.may_boot.set()
         await terminating
         assert node.state_of(1) == "shutting-down"
         assert await _states_on_disk(node) == {I1: "shutting-down"}
         driver.may_destroy.set()
-        await node.instances.idle()
+        await node.guests.idle()
         entry = node.instances.get(I1)
         assert entry is not None
         assert entry.state_reason_code == "Client.UserInitiatedShutdown"
@@ -113,11 +114,11 @@ async def test_terminating_twice_at_once_is_answered_twice_and_done_once(tmp_pat
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, 2))
         first, second = await asyncio.gather(
-            node.instances.terminate([I1]), node.instances.terminate([I1, I1])
+            node.owner_actions.terminate([I1]), node.owner_actions.terminate([I1, I1])
         )
         assert [one.state for one in (*first, *second)] == ["shutting-down"] * 2
-        await node.instances.idle()
-        (third,) = await node.instances.terminate([I1])
+        await node.guests.idle()
+        (third,) = await node.owner_actions.terminate([I1])
         assert third.state == "terminated"
         assert len(node.ledger) == 1
 
@@ -127,8 +128,8 @@ async def test_a_termination_that_cannot_be_written_does_not_happen(tmp_path: Pa
     make_journal_refuse(tmp_path, 1)
     async with unit_node(tmp_path) as node:
         with pytest.raises(JournalUnwritable):
-            await node.instances.terminate([I1])
-        await node.instances.idle()
+            await node.owner_actions.terminate([I1])
+        await node.guests.idle()
         assert node.state_of(1) == "running"
         assert await _guests(node) == {I1}
 
@@ -136,17 +137,17 @@ async def test_a_termination_that_cannot_be_written_does_not_happen(tmp_path: Pa
 async def test_a_destruction_that_failed_is_tried_again_by_a_repeat(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
-        await node.instances.idle()
+        await node.guests.idle()
         in_the_way = tmp_path / "guests" / I1
         in_the_way.unlink()
         in_the_way.mkdir()
-        await node.instances.terminate([I1])
-        await node.instances.idle()
+        await node.owner_actions.terminate([I1])
+        await node.guests.idle()
         assert node.state_of(1) == "shutting-down"
         assert len(node.ledger) == 1  # what may still run is still accounted for
         in_the_way.rmdir()
-        await node.instances.terminate([I1])
-        await node.instances.idle()
+        await node.owner_actions.terminate([I1])
+        await node.guests.idle()
         assert node.state_of(1) == "terminated"
         assert node.ledger.free == EIGHT_VCPU
 
@@ -155,8 +156,8 @@ async def test_an_unknown_or_hostile_id_touches_nothing(tmp_path: Path) -> None:
     outside = tmp_path / "precious"
     outside.touch()
     async with unit_node(tmp_path) as node:
-        assert await node.instances.terminate(["../precious", instance_id(99)]) == ()
-        await node.instances.idle()
+        assert await node.owner_actions.terminate(["../precious", instance_id(99)]) == ()
+        await node.guests.idle()
     assert outside.exists()
 
 
@@ -169,7 +170,7 @@ async def test_a_boot_that_fails_ends_the_instance_with_a_reason(tmp_path: Path)
     driver.may_boot.set()
     async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
-        await node.instances.idle()
+        await node.guests.idle()
         (report,) = node.instances.reports([I1])
         assert (report.state, report.state_reason_code, report.state_reason_message) == (
             "terminated",
@@ -186,9 +187,9 @@ async def test_a_boot_that_fails_while_it_is_terminated_gives_its_room_back_once
     driver.failing.add(I1)
     async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
-        await node.instances.terminate([I1])
+        await node.owner_actions.terminate([I1])
         driver.may_boot.set()
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.state_of(1) == "terminated"
         assert node.ledger.free == EIGHT_VCPU
 
@@ -200,7 +201,7 @@ async def test_boots_run_side_by_side(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert len(driver.booting) == 4
         driver.may_boot.set()
-        await node.instances.idle()
+        await node.guests.idle()
 
 
 # --- after a crash -------------------------------------------------------------------------
@@ -212,7 +213,7 @@ async def test_what_was_promised_is_taken_up_and_booted(
 ) -> None:
     await _journal_says(tmp_path, (a_guest(1), state))
     async with unit_node(tmp_path) as node:
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.state_of(1) == "running"
         assert await _guests(node) == {I1}
         assert node.ledger.free == EIGHT_VCPU - Resources(vcpu=2, memory_mib=4096)
@@ -221,7 +222,7 @@ async def test_what_was_promised_is_taken_up_and_booted(
 async def test_a_termination_that_the_crash_cut_off_is_done_again(tmp_path: Path) -> None:
     await _journal_says(tmp_path, (a_guest(1), "shutting-down"))
     async with unit_node(tmp_path) as node:
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.state_of(1) == "terminated"
         assert node.ledger.free == EIGHT_VCPU
 
@@ -244,7 +245,7 @@ async def test_a_guest_that_nobody_knows_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "guests").mkdir()
     (tmp_path / "guests" / I1).touch()
     async with unit_node(tmp_path) as node:
-        await node.instances.idle()
+        await node.guests.idle()
         assert await _guests(node) == {I1}
 
 
@@ -254,9 +255,11 @@ async def test_a_guest_that_nobody_knows_is_left_alone(tmp_path: Path) -> None:
 async def test_only_what_ended_long_ago_is_forgotten(tmp_path: Path) -> None:
     await _journal_says(tmp_path, (a_guest(1), "terminated"), (a_guest(2), "running"))
     async with unit_node(tmp_path) as node:
-        await node.instances.forget_terminated(NOW_MS / 1000)
+        node.now_s += REMEMBERED_S
+        await node.instances.forget()
         assert node.state_of(1) == "terminated"
-        await node.instances.forget_terminated(NOW_MS / 1000 + 1)
+        node.now_s += 1
+        await node.instances.forget()
         assert node.state_of(1) is None
         assert node.state_of(2) == "running"
-        assert await _states_on_disk(node) == {instance_id(2): "running"}
+        assert instance_id(1) not in await _states_on_disk(node)

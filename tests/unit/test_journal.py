@@ -7,9 +7,10 @@ import contextlib
 import sqlite3
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from fleetcast.agent.journal import Entry, Journal, JournalUnreadable, JournalUnwritable
+from fleetcast.agent.journal import Entry, Fence, Journal, JournalUnreadable, JournalUnwritable
 from tests.agent_parts import a_guest, instance_id, make_journal_refuse
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 def _entry(number: int, **changed: object) -> Entry:
     return Entry(guest=a_guest(number, **changed), state="pending", changed_at_s=1.0)
+
+
+def _fence(number: int, *, attempt: int = 1, set_at_s: float = 1.0) -> Fence:
+    return Fence(instance_id=instance_id(number), attempt=attempt, set_at_s=set_at_s)
 
 
 async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
@@ -95,8 +100,57 @@ async def test_a_writer_that_gave_up_holds_nobody_up(path: Path) -> None:
 async def test_forgotten_entries_are_gone(path: Path) -> None:
     with _opened(path) as journal:
         await journal.write([_entry(1), _entry(2)])
-        await journal.forget([instance_id(1)])
+        await journal.forget([instance_id(1)], fences_before_s=0)
         assert await journal.entries() == [_entry(2)]
+
+
+async def test_of_two_fences_the_higher_one_stays(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([], [_fence(1, attempt=3), _fence(2)])
+        await journal.write([_entry(1)], [_fence(1, attempt=2)])
+    with _opened(path) as journal:
+        fences = {fence.instance_id: fence.attempt for fence in await journal.fences()}
+        assert fences == {instance_id(1): 3, instance_id(2): 1}
+
+
+async def test_only_old_fences_are_forgotten(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([], [_fence(1, set_at_s=10), _fence(2, set_at_s=11)])
+        await journal.forget([], fences_before_s=11)
+        assert [fence.instance_id for fence in await journal.fences()] == [instance_id(2)]
+
+
+async def test_a_fence_and_what_it_ends_are_written_together_or_not_at_all(path: Path) -> None:
+    make_journal_refuse(path.parent, 1)
+    with _opened(path) as journal:
+        with pytest.raises(JournalUnwritable, match="disk full"):
+            await journal.write([_entry(1)], [_fence(2)])
+        assert await journal.fences() == []
+
+
+async def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([_entry(1)])
+    before = {"guest": a_guest(1), "state": "running", "changed_at_s": 1.0}
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE instances SET entry = ?", (msgspec.msgpack.encode(before),))
+        database.execute("DROP TABLE fences")
+    with _opened(path) as journal:
+        (entry,) = await journal.entries()
+        assert (entry.state, entry.held_until_ms, entry.given_up) == ("running", None, False)
+        assert await journal.fences() == []
+
+
+async def test_the_write_ahead_log_does_not_grow_with_what_is_written(path: Path) -> None:
+    wal = path.with_name("journal.sqlite-wal")
+    with _opened(path) as journal:
+        sizes = []
+        for _ in range(30):
+            await journal.write([_entry(number, tags={"x": "y" * 4_000}) for number in range(200)])
+            sizes.append(wal.stat().st_size)
+    written = 30 * 200 * 4_000
+    # At most a checkpoint's worth and one transaction.
+    assert max(sizes) < 10_000_000 < written
 
 
 def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:

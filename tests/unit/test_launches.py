@@ -86,18 +86,21 @@ async def test_the_answer_does_not_wait_for_the_boot(tmp_path: Path) -> None:
         assert request.accepted() == (instance_id(1),)
         assert node.state_of(1) == "pending"
         driver.may_boot.set()
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.state_of(1) == "running"
 
 
 @pytest.mark.parametrize("late_by_ms", [0, 1, 3_600_000])
-async def test_an_expired_request_launches_nothing_and_is_not_answered(
+async def test_an_expired_request_launches_nothing_and_says_so(
     tmp_path: Path, late_by_ms: int
 ) -> None:
     async with unit_node(tmp_path) as node:
         request = a_launch(1, expires_at_ms=NOW_MS - late_by_ms)
         await node.launch(request)
-        assert request.answers == []
+        reply = request.launch_reply()
+        assert isinstance(reply, messages.Rejected)
+        assert reply.reason == "node_fault"
+        assert f"expired {late_by_ms} ms ago" in reply.message
         assert node.ledger.free == EIGHT_VCPU
         assert await _on_disk(node) == set()
 
@@ -167,17 +170,17 @@ async def test_a_boot_that_ends_later_keeps_the_newer_attempt(tmp_path: Path) ->
         await node.launch(a_launch(1))
         await node.launch(a_launch(1, attempt=2))
         driver.may_boot.set()
-        await node.instances.idle()
+        await node.guests.idle()
         (entry,) = await node.journal.entries()
-        assert (entry.state, entry.guest.attempt) == ("running", 2)
+        assert (node.state_of(1), entry.guest.attempt) == ("running", 2)
 
 
 async def test_a_newer_attempt_in_the_same_batch_counts(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1), a_launch(1, attempt=3))
-        await node.instances.idle()
+        await node.guests.idle()
         (entry,) = await node.journal.entries()
-        assert (entry.state, entry.guest.attempt) == ("running", 3)
+        assert (node.state_of(1), entry.guest.attempt) == ("running", 3)
 
 
 async def test_an_older_attempt_is_refused(tmp_path: Path) -> None:
@@ -199,8 +202,8 @@ async def test_an_instance_of_another_launch_is_never_handed_out(tmp_path: Path)
 async def test_a_terminated_instance_is_never_launched_again(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
-        await node.instances.terminate([instance_id(1)])
-        await node.instances.idle()
+        await node.owner_actions.terminate([instance_id(1)])
+        await node.guests.idle()
         again = a_launch(1)
         await node.launch(again)
         assert again.rejected() == "node_fault"
@@ -251,7 +254,7 @@ async def test_an_answer_that_cannot_be_sent_costs_nobody_else_anything(tmp_path
     async with unit_node(tmp_path) as node:
         lost, other = _Unanswerable(launch_request(1), launch_headers(1)), a_launch(2, launch=2)
         await node.launch(lost, other)
-        await node.instances.idle()
+        await node.guests.idle()
         assert other.accepted() == (instance_id(2),)
         # It was promised, so it runs: the requester finds it by its launch id.
         assert node.state_of(1) == "running"
@@ -294,7 +297,7 @@ async def test_a_repeat_in_a_batch_that_was_not_written_is_not_accepted_either(
 async def test_an_attempt_that_was_not_written_is_not_taken_over(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
-        await node.instances.idle()
+        await node.guests.idle()
     make_journal_refuse(tmp_path, 1)
     async with unit_node(tmp_path) as node:
         newer, new = a_launch(1, attempt=2), a_launch(2, launch=2)
@@ -319,8 +322,8 @@ async def test_no_log_line_holds_user_data_or_tags(
         lost = _Unanswerable(launch_request(4), launch_headers(4))
         await node.launch(a_launch(1), broken, lost, a_launch(5, launch=5, expires_at_ms=1))
         await node.launch(a_launch(9, launch=9))
-        await node.instances.terminate([instance_id(1)])
-        await node.instances.idle()
+        await node.owner_actions.terminate([instance_id(1)])
+        await node.guests.idle()
     written = "\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
     assert instance_id(1) in written
     assert "c2VjcmV0" not in written

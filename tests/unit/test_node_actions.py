@@ -56,7 +56,7 @@ async def _load(node: UnitNode) -> messages.NodeLoad:
 async def test_describe_reports_what_is_held_and_leaves_out_the_rest(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, 2))
-        await node.instances.idle()
+        await node.guests.idle()
         request = _to_node(NodeAction.DESCRIBE, _instances(1, 9, 1))
         await node.actions.answer_node(request)
         assert _reports(request) == {instance_id(1): "running"}
@@ -74,14 +74,14 @@ async def test_terminate_is_carried_out_even_if_nobody_waits(tmp_path: Path) -> 
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
         await node.actions.answer_node(_to_node(NodeAction.TERMINATE, _instances(1), reply=""))
-        await node.instances.idle()
+        await node.guests.idle()
         assert node.state_of(1) == "terminated"
 
 
 async def test_a_termination_that_was_not_written_is_not_confirmed(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1))
-        await node.instances.idle()
+        await node.guests.idle()
     make_journal_refuse(tmp_path, 1)
     async with unit_node(tmp_path) as node:
         request = _to_node(NodeAction.TERMINATE, _instances(1))
@@ -92,9 +92,9 @@ async def test_a_termination_that_was_not_written_is_not_confirmed(tmp_path: Pat
 async def test_the_inventory_names_every_instance(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, 2, 3))
-        await node.instances.idle()
-        await node.instances.terminate([instance_id(1)])
-        await node.instances.idle()
+        await node.guests.idle()
+        await node.owner_actions.terminate([instance_id(1)])
+        await node.guests.idle()
         request = _to_region(RegionAction.INVENTORY)
         await node.actions.answer_region(request)
         assert _reports(request) == {
@@ -119,9 +119,9 @@ async def test_capacity_is_reported_as_admission_sees_it(tmp_path: Path) -> None
 async def test_load_counts_what_runs_and_is_measured_now_and_then(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, 2, 3))
-        await node.instances.idle()
-        await node.instances.terminate([instance_id(1)])
-        await node.instances.idle()
+        await node.guests.idle()
+        await node.owner_actions.terminate([instance_id(1)])
+        await node.guests.idle()
         before = await _load(node)
         node.host_load.sample()
         after = await _load(node)
@@ -149,7 +149,7 @@ async def test_an_action_on_one_node_cannot_be_asked_of_a_whole_region(tmp_path:
         request = _to_region(RegionAction.INVENTORY, messages.encode(_instances(1)))
         request.subject = "ec2.region.r.Terminate"
         await node.actions.answer_region(request)
-        await node.instances.idle()
+        await node.guests.idle()
         assert request.answers == []
         assert node.state_of(1) == "running"
 

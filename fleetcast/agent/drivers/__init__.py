@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from fleetcast.errors import FleetcastError
+
+# As many as EC2 shows.
+CONSOLE_BYTES: Final = 65_536
 
 
 class BootFailed(FleetcastError):
@@ -39,17 +42,33 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
         return f"Guest({self.instance_id}, {self.instance_type}, attempt {self.attempt})"
 
 
+class ConsoleOutput(NamedTuple):
+    """The end of what a guest has written to its console. written_at_ms: when, epoch ms."""
+
+    output: bytes
+    written_at_ms: int
+
+
 class Driver(Protocol):
     """Runs guests. Every call may be repeated: the agent repeats what a crash interrupted."""
 
     async def boot(self, guest: Guest) -> None:
-        """Start the guest and return when it runs; at once if it already does.
+        """Start the guest, new or stopped, and return when it runs; at once if it already does.
 
         Raises BootFailed.
         """
 
+    async def stop(self, instance_id: str) -> None:
+        """Shut the guest down and keep what is its; nothing to do if it doesn't run."""
+
+    async def reboot(self, instance_id: str) -> None:
+        """Start a running guest anew; nothing to do if it doesn't run."""
+
     async def destroy(self, instance_id: str) -> None:
         """End the guest and remove all that was its; nothing to do if it is not there."""
+
+    async def console_output(self, instance_id: str) -> ConsoleOutput | None:
+        """Return the last CONSOLE_BYTES of its console; None if it has none."""
 
     async def alive(self) -> frozenset[str]:
         """Return the ids of all guests that run now, whoever started them."""

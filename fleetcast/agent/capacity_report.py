@@ -1,0 +1,79 @@
+"""What a node says of itself: its room, its load, its clock, and what it serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleetcast import __version__, messages
+from fleetcast.capacity import resources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fleetcast.agent.host_load import HostLoad
+    from fleetcast.agent.instances import Instances
+    from fleetcast.agent.ledger import Ledger
+    from fleetcast.instance_types import InstanceType
+
+
+class CapacityReport:
+    """Makes the reports of one node.
+
+    tokens: armed launches by subject, as the server holds them. now_ms: epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        zone: str | None,
+        instance_types: Mapping[str, InstanceType],
+        instances: Instances,
+        ledger: Ledger,
+        host_load: HostLoad,
+        tokens: Callable[[], dict[str, int]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._zone = zone
+        self._instance_types = instance_types
+        self._instances = instances
+        self._ledger = ledger
+        self._host_load = host_load
+        self._tokens = tokens
+        self._now_ms = now_ms
+
+    def capacity(self) -> messages.CapacityReply:
+        """Answer DescribeCapacity."""
+        return messages.CapacityReply(
+            node=self._node,
+            zone=self._zone,
+            closed=self._ledger.closed,
+            total=self._ledger.total,
+            free=self._ledger.free,
+            room=self._room(),
+            armed=self._tokens(),
+            load=messages.NodeLoad(
+                cpu_utilization=self._host_load.cpu_utilization,
+                memory_utilization=self._host_load.memory_utilization,
+                running_instances=self._instances.running_n,
+            ),
+            version=__version__,
+            now_ms=self._now_ms(),
+        )
+
+    def instance_types(self) -> messages.InstanceTypesReply:
+        """Answer DescribeInstanceTypes."""
+        return messages.InstanceTypesReply(
+            node=self._node,
+            zone=self._zone,
+            instance_types=tuple(self._instance_types),
+            room=self._room(),
+        )
+
+    def _room(self) -> dict[str, int]:
+        rooms = {
+            name: self._ledger.room(resources_of(instance_type))
+            for name, instance_type in self._instance_types.items()
+        }
+        return {name: room for name, room in rooms.items() if room}

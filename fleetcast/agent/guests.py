@@ -1,0 +1,206 @@
+"""What runs on this node: brings each guest to where its instance's entry says it should be.
+
+pending: it boots. stopping: it is stopped. shutting-down: it is destroyed. One thing at a time for
+each guest, and after every wait the entry is looked at again: what has been decided meanwhile
+goes before what was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fleetcast.agent.drivers import BootFailed
+from fleetcast.agent.instances import resources_of
+from fleetcast.agent.journal import JournalUnwritable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fleetcast.agent.drivers import ConsoleOutput, Driver
+    from fleetcast.agent.instances import Instances
+    from fleetcast.agent.journal import Entry, Fence
+    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.set_aside import SetAside
+    from fleetcast.messages import InstanceState
+
+_log = logging.getLogger(__name__)
+
+
+class Guests:
+    """The guests of this node's instances."""
+
+    def __init__(
+        self,
+        *,
+        instances: Instances,
+        ledger: Ledger,
+        driver: Driver,
+        set_aside: SetAside,
+        capacity_changed: Callable[[], None],
+    ) -> None:
+        self._instances = instances
+        self._ledger = ledger
+        self._driver = driver
+        self._set_aside = set_aside
+        self._capacity_changed = capacity_changed
+        self._work: dict[str, asyncio.Task[None]] = {}
+        # Whose entry has changed since their work began; and who is to be rebooted.
+        self._due: set[str] = set()
+        self._to_reboot: set[str] = set()
+
+    async def restore(self) -> None:
+        """Take up what the journal says, after a restart or a crash.
+
+        Guests that are alive are booked whether they fit or not; work that the crash cut off
+        (a boot, a stop, an end) is done again.
+        """
+        await self._instances.load()
+        alive = await self._driver.alive()
+        for entry in list(self._instances):
+            self._restore(entry, is_alive=entry.guest.instance_id in alive)
+            alive -= {entry.guest.instance_id}
+        for instance_id in alive:
+            _log.warning(
+                "guest without a journal entry left alone", extra={"instance": instance_id}
+            )
+        self._capacity_changed()
+
+    def _restore(self, entry: Entry, *, is_alive: bool) -> None:
+        instance_id = entry.guest.instance_id
+        # A guest that is down uses nothing, unless it is to boot.
+        if is_alive or entry.state in {"pending", "running"}:
+            self._ledger.adopt(instance_id, resources_of(entry.guest))
+        match entry.state:
+            case "pending" | "running":
+                # That it runs is the driver's to know, and isn't written down.
+                state: InstanceState = "running" if is_alive else "pending"
+                self._instances.note(msgspec.structs.replace(entry, state=state))
+                self.attend([instance_id])
+            case "stopping" | "shutting-down":
+                self.attend([instance_id])
+
+    # --- beginning -------------------------------------------------------------------------
+
+    def attend(self, instance_ids: Iterable[str]) -> None:
+        """See to what these instances' states ask for, side by side, and return at once."""
+        for instance_id in instance_ids:
+            self._due.add(instance_id)
+            if instance_id not in self._work:
+                self._work[instance_id] = asyncio.create_task(self._attend(instance_id))
+
+    async def change(
+        self,
+        entries: Sequence[Entry],
+        instance_ids: Iterable[str],
+        fences: Sequence[Fence] = (),
+    ) -> None:
+        """Record changes, then see to what these instances' states ask for.
+
+        Also when there is nothing to change: what failed before is tried again.
+        Raises JournalUnwritable, and then nothing has changed.
+        """
+        ids = tuple(instance_ids)
+        try:
+            await self._instances.record(entries, fences)
+        except JournalUnwritable:
+            self.attend(ids)  # a boot may have seen its guest as ending, and left it alone
+            raise
+        self.attend(ids)
+
+    def reboot(self, instance_ids: Iterable[str]) -> None:
+        """Begin to reboot those that run, and return at once."""
+        ids = tuple(instance_ids)
+        self._to_reboot.update(ids)
+        self.attend(ids)
+
+    async def console_output(self, instance_id: str) -> ConsoleOutput | None:
+        """Return the end of a guest's console; None if it has none."""
+        return await self._driver.console_output(instance_id)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way for any guest."""
+        while self._work:
+            await asyncio.wait(self._work.values())
+
+    # --- the work --------------------------------------------------------------------------
+
+    async def _attend(self, instance_id: str) -> None:
+        try:
+            while instance_id in self._due:
+                self._due.discard(instance_id)
+                await self._move(instance_id)
+        except Exception:  # noqa: BLE001 - the boundary of a task: nobody else would see it
+            _log.exception("instance work failed", extra={"instance": instance_id})
+        finally:
+            self._due.discard(instance_id)
+            del self._work[instance_id]
+
+    async def _move(self, instance_id: str) -> None:
+        entry = self._instances.get(instance_id)
+        if entry is None or not self._instances.is_settled(instance_id):
+            return  # who changes it sees to it afterwards
+        match entry.state:
+            case "pending":
+                await self._boot(entry)
+            case "running":
+                await self._reboot(instance_id)
+            case "stopping":
+                await self._driver.stop(instance_id)
+                await self._finish(instance_id, "stopping", "stopped")
+            case "shutting-down":
+                await self._driver.destroy(instance_id)
+                await self._finish(instance_id, "shutting-down", "terminated")
+
+    async def _boot(self, entry: Entry) -> None:
+        if entry.is_held:
+            return
+        instance_id = entry.guest.instance_id
+        try:
+            await self._driver.boot(entry.guest)
+        except BootFailed as failure:
+            await self._boot_failed(instance_id, str(failure))
+            return
+        self._set_aside.boot_succeeded()
+        if booted := self._in_state(instance_id, "pending"):  # not ended while it booted
+            self._instances.note(self._instances.moved(booted, "running"))
+            _log.info("instance running", extra={"instance": instance_id})
+
+    async def _boot_failed(self, instance_id: str, why: str) -> None:
+        _log.error("boot failed", extra={"instance": instance_id, "why": why})
+        self._set_aside.boot_failed(why)
+        entry = self._in_state(instance_id, "pending")
+        if not entry:
+            return  # it is to end anyway
+        if entry.has_run:  # what its owner has on it stays
+            await self._driver.stop(instance_id)
+        else:
+            await self._driver.destroy(instance_id)
+        await self._instances.decided([instance_id])
+        if entry := self._in_state(instance_id, "pending"):
+            state: InstanceState = "stopped" if entry.has_run else "terminated"
+            await self._instances.record(
+                [self._instances.moved(entry, state, "Server.InternalError", why)]
+            )
+
+    async def _reboot(self, instance_id: str) -> None:
+        if instance_id in self._to_reboot:
+            self._to_reboot.discard(instance_id)
+            await self._driver.reboot(instance_id)
+            _log.info("instance rebooted", extra={"instance": instance_id})
+
+    async def _finish(self, instance_id: str, state: InstanceState, end: InstanceState) -> None:
+        await self._instances.decided([instance_id])
+        entry = self._in_state(instance_id, state)
+        if not entry:
+            return  # it was stopped, and is to end
+        code, message = entry.state_reason_code, entry.state_reason_message
+        await self._instances.record([self._instances.moved(entry, end, code, message)])
+        _log.info(f"instance {end}", extra={"instance": instance_id, "reason": code})
+
+    def _in_state(self, instance_id: str, state: InstanceState) -> Entry | None:
+        entry = self._instances.get(instance_id)
+        return entry if entry and entry.state == state else None
