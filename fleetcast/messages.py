@@ -32,6 +32,9 @@ SUPPORTED_VERSIONS: Final = (1,)
 # By how much the clocks of a function and a node may differ.
 CLOCK_SKEW_ALLOWANCE_MS: Final = 500
 
+# The state reason of an instance that its launch has given up: it was never the launch's.
+GIVEN_UP: Final = "Server.LaunchGivenUp"
+
 # Ids become file names and log fields on the nodes, so a reader takes nothing else.
 InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{8,17}\Z")]
 LaunchId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^r-[0-9a-f]{8,17}\Z")]

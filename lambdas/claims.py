@@ -82,7 +82,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 class Located(msgspec.Struct, frozen=True, kw_only=True):
     """Where instances of a launch are in one region.
 
-    there: those that boot, run or are stopped. held: those that wait for Commit. heard_all:
+    there: those that have been launched, also if they have ended since: a job that is done must
+    not be done again. held: those that wait for Commit. heard_all:
     every known node has answered; if none is known, that somebody has, or that nobody listens.
     """
 
@@ -123,7 +124,8 @@ class Claims:
         held: list[Placed] = []
         for reply in replies:
             for report in reply.instances:
-                if report.launch_id == self._launch_id and report.state in _THERE:
+                given_up = report.state_reason_code == messages.GIVEN_UP
+                if report.launch_id == self._launch_id and not given_up:
                     (held if report.held is True else there).append(
                         Placed(
                             instance_id=report.instance_id,

@@ -65,7 +65,8 @@ class Fleet:
 
     holding: what each node holds, whatever their requester knows of it. deaf: nodes whose answers
     get lost, and that hear nothing but launches. mute: regions where nothing but launches is heard.
-    lapsing: nodes whose holds have lapsed when Commit comes. asked: the launches asked for, as
+    lapsing: nodes whose holds have lapsed when Commit comes. ended: all that has booted has ended by
+    itself. asked: the launches asked for, as
     (region, answer).
     """
 
@@ -80,6 +81,7 @@ class Fleet:
     headers: list[messages.LaunchHeaders] = field(default_factory=list)
     now_s: float = 100.0
     started_n: int = 0
+    ended: bool = False
 
     def __post_init__(self) -> None:
         self._scripts = {region: iter(answers) for region, answers in self.scripts.items()}
@@ -228,7 +230,7 @@ class Fleet:
                     launch_id=held.launch_id,
                     attempt=held.attempt,
                     instance_type="t3.medium",
-                    state="pending",
+                    state="terminated" if self.ended else "pending",
                     held=True if held.held else msgspec.UNSET,
                 )
                 for instance_id, held in self.holding[node].items()

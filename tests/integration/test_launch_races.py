@@ -241,6 +241,19 @@ async def test_the_same_token_finds_what_an_unknown_launch_has_become(
     assert len(function.region.asked) == 1
 
 
+async def test_the_same_token_does_not_do_a_job_again_that_is_done(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = in_doubt(dynamodb, [Lost("n1", 1), Accept("n1", 1)])
+    with pytest.raises(InternalError):
+        await function.launch()
+    function.region.mute = frozenset()
+    function.region.ended = True
+    await function.launch()
+    assert [record.node for record in function.records()] == ["n1"]
+    assert function.region.started_n == 1
+
+
 async def test_the_same_token_launches_anew_when_an_unknown_launch_has_become_nothing(
     dynamodb: DynamoDBClient,
 ) -> None:
