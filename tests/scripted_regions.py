@@ -65,9 +65,8 @@ class Fleet:
 
     holding: what each node holds, whatever their requester knows of it. deaf: nodes whose answers
     get lost, and that hear nothing but launches. mute: regions where nothing but launches is heard.
-    lapsing: nodes whose holds have lapsed when Commit comes. ended: all that has booted has ended by
-    itself. asked: the launches asked for, as
-    (region, answer).
+    lapsing: nodes whose holds have lapsed when Commit comes. ended: all that has booted has ended
+    by itself. asked: the launches asked for, as (region, answer).
     """
 
     scripts: Mapping[str, Iterable[Answer]]
