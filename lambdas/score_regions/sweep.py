@@ -33,7 +33,7 @@ logger = Logger(service="score_regions", child=True)
 ResultT = TypeVar("ResultT")
 
 RECALL_THREADS: Final = 32
-WRITE_THREADS: Final = 16  # a region of a hundred types takes megabytes while it is written
+WRITE_THREADS: Final = 32  # a region of a hundred types takes 1 MiB while it is written
 SERIES: Final = {SPOT_PRICE: PRICES_KEPT, OFFERS: OFFERS_KEPT}
 
 
