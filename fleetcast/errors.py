@@ -196,6 +196,20 @@ class IncorrectInstanceState(EC2Error):
     http_status = 400
 
 
+class InvalidReservationIDMalformed(EC2Error):
+    """A reservation id that is not of the form r-[0-9a-f]{17} (or the old 8 digits)."""
+
+    code = "InvalidReservationID.Malformed"
+    http_status = 400
+
+
+class InvalidReservationIDNotFound(EC2Error):
+    """A reservation id that this account doesn't have."""
+
+    code = "InvalidReservationID.NotFound"
+    http_status = 400
+
+
 class IdempotentParameterMismatch(EC2Error):
     """The ClientToken was used before, with other parameters."""
 

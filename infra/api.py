@@ -1,7 +1,7 @@
 """The endpoint: a regional REST API in front of run_instances and read_api.
 
-Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET. Below
-/v1 is what EC2 has no words for, as JSON.
+Callers sign for IAM. The EC2 Query protocol has one path, POSTed to; some clients use GET. So has
+each region, for what is to happen there only. Below /v1 is what EC2 has no words for, as JSON.
 """
 
 import json
@@ -10,11 +10,13 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from fleetcast.read_answers import RECOMMENDATION_PATH, SCORES_PATH
+from fleetcast.read_answers import LAUNCH_PATH, RECOMMENDATION_PATH, SCORES_PATH
 from infra.config import FleetConfig
 from infra.gateway_errors import answer_as_ec2_does
 from infra.log_groups import create_log_group
 
+# As the function reads it, see lambdas/run_instances/handler.py.
+_REGION_PATH = "/regions/{region}"
 # Who asked and how it went. Never the body or the query string: they hold user data.
 _ACCESS_LOG_FIELDS = {
     "request_id": "$context.requestId",
@@ -66,10 +68,11 @@ class Ec2Api(Construct):
         # The construct's own output of the URL; the stack's has a name that stays.
         api.node.try_remove_child("Endpoint")
         integration = apigateway.LambdaIntegration(run_instances, allow_test_invoke=False)
-        for method in ("POST", "GET"):
-            api.root.add_method(method, integration)
+        for path in ("/", _REGION_PATH):
+            for method in ("POST", "GET"):
+                api.root.resource_for_path(path).add_method(method, integration)
         reading = apigateway.LambdaIntegration(read_api, allow_test_invoke=False)
-        for path in (SCORES_PATH, RECOMMENDATION_PATH):
+        for path in (SCORES_PATH, RECOMMENDATION_PATH, LAUNCH_PATH):
             api.root.resource_for_path(path).add_method("GET", reading)
         answer_as_ec2_does(api)
         self.url = api.url

@@ -96,6 +96,7 @@ class Functions(Construct):
             timeout_s=_READ_API_TIMEOUT_S,
             statements=read_api_statements(tables),
             settings=ReadApiSettings(
+                fleet_table=tables.fleet.table_name,
                 region_scores_table=tables.region_scores.table_name,
                 regions=config.regions,
                 default_region=config.default_region,

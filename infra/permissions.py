@@ -84,8 +84,11 @@ def reconcile_statements(
 
 
 def read_api_statements(tables: Tables) -> list[iam.PolicyStatement]:
-    """Read scores."""
-    return [_allow([tables.region_scores.table_arn], "dynamodb:Query")]
+    """Read scores and launches."""
+    return [
+        _allow([tables.region_scores.table_arn], "dynamodb:Query"),
+        _allow([tables.fleet.table_arn], "dynamodb:BatchGetItem", "dynamodb:GetItem"),
+    ]
 
 
 def _secret_statements(stack: cdk.Stack, regions: Iterable[Region]) -> list[iam.PolicyStatement]:

@@ -153,6 +153,7 @@ class ReconcileSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ReadApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What read_api is told; as RunInstancesSettings has it."""
 
+    fleet_table: ResourceName
     region_scores_table: ResourceName
     regions: tuple[Region, ...]
     default_region: RegionName

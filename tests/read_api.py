@@ -1,4 +1,4 @@
-"""The read API on loopback: the function's handler over a table in moto, behind real HTTP."""
+"""The read API on loopback: the function's handler over tables in moto, behind real HTTP."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import dataclasses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
 from fleetcast.instance_types import ec2_catalogue
+from fleetcast.read_answers import LAUNCH_PATH, RESERVATION_ID
 from lambdas.attribute_values import encode_item
+from lambdas.fleet_table import FleetTable
 from lambdas.read_api import handler
 from lambdas.settings import ReadApiSettings, Region
-from tests.tables import REGION_SCORES, tables
+from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 NOW_S: Final = 1_800_000_000.0
+ACCOUNT: Final = "123456789012"
 SETTINGS: Final = ReadApiSettings(
+    fleet_table=FLEET,
     region_scores_table=REGION_SCORES,
     regions=(
         Region(name="us-east-1", nats_url="tls://a:4222"),
@@ -47,10 +51,11 @@ def reading(value: float | None, *, age_s: float = 30, **fields: object) -> dict
 
 
 class ReadApi:
-    """The function, its table, and the requests that came over HTTP."""
+    """The function, its tables, and the requests that came over HTTP."""
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
         self.dynamodb = dynamodb
+        self.fleet = FleetTable(dynamodb, FLEET)
         self.requests: list[tuple[str, Mapping[str, str]]] = []
 
     def put(
@@ -86,19 +91,28 @@ class ReadApi:
         return response["statusCode"], msgspec.json.decode(response["body"])
 
 
-def call(target: str) -> dict[str, Any]:
-    """Hand a GET over as a REST API does: with the query decoded."""
+def call(target: str, *, account: str = ACCOUNT) -> dict[str, Any]:
+    """Hand a GET over as a REST API does: with the query and what the path names decoded."""
     parts = urlsplit(target)
+    resource, named = parts.path, None
+    folder, _, last = parts.path.rpartition("/")
+    if folder == LAUNCH_PATH.rpartition("/")[0]:
+        resource, named = LAUNCH_PATH, {RESERVATION_ID: unquote(last)}
     values = parse_qs(parts.query, keep_blank_values=True)
     context: Any = _Invocation()
     checked: LambdaContext = context
     event = {
-        "resource": parts.path,
+        "resource": resource,
         "path": parts.path,
         "httpMethod": "GET",
         "queryStringParameters": {name: texts[-1] for name, texts in values.items()} or None,
         "multiValueQueryStringParameters": values or None,
-        "requestContext": {"stage": "prod", "identity": {"accountId": "123456789012"}},
+        "pathParameters": named,
+        "requestContext": {
+            "stage": "prod",
+            "accountId": "999999999999",  # of the API
+            "identity": {"accountId": account},
+        },
         "body": None,
         "isBase64Encoded": False,
     }
@@ -109,12 +123,13 @@ def call(target: str) -> dict[str, Any]:
 def read_api(
     monkeypatch: pytest.MonkeyPatch, settings: ReadApiSettings = SETTINGS
 ) -> Iterator[ReadApi]:
-    """Have the function ready, at NOW_S, with an empty table."""
-    with tables(REGION_SCORES) as dynamodb:
+    """Have the function ready, at NOW_S, with empty tables."""
+    with tables(REGION_SCORES, FLEET) as dynamodb:
         services = handler.Services(
             settings=settings,
             instance_types=ec2_catalogue(),
             dynamodb=dynamodb,
+            fleet=FleetTable(dynamodb, FLEET),
             now_s=lambda: NOW_S,
         )
         monkeypatch.setattr(handler, "at_cold_start", lambda: services)

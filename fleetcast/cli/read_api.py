@@ -17,8 +17,10 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import BotoCoreError
 from botocore.httpsession import URLLib3Session
+from botocore.parsers import ResponseParserError, create_parser
 from botocore.utils import get_environ_proxies
 
+from fleetcast.errors import InvalidReservationIDMalformed
 from fleetcast.read_answers import (
     GPU_REQUIRED,
     GPUS,
@@ -26,8 +28,10 @@ from fleetcast.read_answers import (
     RECOMMENDATION_PATH,
     SCORES_PATH,
     ErrorAnswer,
+    LaunchAnswer,
     RecommendationAnswer,
     ScoresAnswer,
+    launch_path,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +63,7 @@ def api_url_option(command: FunctionT) -> FunctionT:
 
 
 class ReadApi:
-    """The API at a URL, asked with the credentials of the AWS profile."""
+    """The read API at a URL, asked with the credentials of the AWS profile."""
 
     def __init__(self, api_url: str | None) -> None:
         self._url = _checked_url(api_url).rstrip("/")
@@ -88,6 +92,14 @@ class ReadApi:
             GPU_REQUIRED: "true" if gpu_required else None,
         }
         return self._get(RECOMMENDATION_PATH, query, RecommendationAnswer)
+
+    def launch(self, reservation_id: str) -> LaunchAnswer:
+        """Ask what happened in a launch."""
+        try:
+            path = launch_path(reservation_id)
+        except InvalidReservationIDMalformed as error:
+            raise click.ClickException(str(error)) from error
+        return self._get(path, {}, LaunchAnswer)
 
     def _get(self, path: str, query: dict[str, str | None], answer_type: type[AnswerT]) -> AnswerT:
         given = {name: value for name, value in query.items() if value is not None}
@@ -137,16 +149,32 @@ def _checked_url(value: str | None) -> str:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Say in words why the API refused: in ours, or in API Gateway's own."""
+    """Say in words why the API refused: the function, or API Gateway by itself."""
     try:
         error = msgspec.json.decode(body, type=ErrorAnswer).error
     except msgspec.DecodeError:
         pass
     else:
         return f"{error.code}: {error.message}"
+    return f"the API answered HTTP {status}: {_gateways_words(status, body) or 'no reason given'}"
+
+
+def _gateways_words(status: int, body: bytes) -> str | None:
+    """Return API Gateway's own reason, which a deployment has it write as EC2 does."""
     try:
         words: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        return words.get("message") or words.get("Message")
     except msgspec.DecodeError:
-        words = {}
-    why = words.get("message") or words.get("Message") or "no reason given"
-    return f"the API answered HTTP {status}: {why}"
+        pass
+    try:
+        answer = create_parser("ec2").parse(
+            {"status_code": status, "headers": {}, "body": body},
+            None,  # type: ignore[arg-type] # errors have no shape
+        )
+    except ResponseParserError:
+        return None
+    error = answer.get("Error", {})
+    # For a page that is no EC2 error, the parser makes one up out of the status.
+    if not error.get("Message") or error["Code"] == str(status):
+        return None
+    return f"{error['Code']}: {error['Message']}"

@@ -24,20 +24,26 @@ from fleetcast.read_answers import (
     GPU_REQUIRED,
     GPUS,
     INSTANCE_TYPE,
+    LAUNCH_PATH,
     RECOMMENDATION_PATH,
+    RESERVATION_ID,
     SCORES_PATH,
     ErrorAnswer,
     ErrorBody,
+    LaunchAnswer,
     RecommendationAnswer,
     ScoresAnswer,
 )
 from fleetcast.selection import recommend, report_regions
+from lambdas.caller import account_id
+from lambdas.fleet_table import FleetTable
+from lambdas.read_api.launches import read_launch
 from lambdas.read_api.parameters import Asked, read_parameters
 from lambdas.read_api.score_rows import read_scored_regions
 from lambdas.settings import ReadApiSettings, decode_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -61,6 +67,7 @@ class Services:
     settings: ReadApiSettings
     instance_types: Catalogue
     dynamodb: DynamoDBClient
+    fleet: FleetTable
     now_s: Callable[[], float]
 
 
@@ -81,17 +88,16 @@ def _answer(event: Mapping[str, Any], services: Services) -> msgspec.Struct:
     path: str = event["resource"]  # "path" has a custom domain's base path in it
     if path not in _ROUTES:
         raise InvalidAction(f"There is nothing at {path}")
-    allowed, answer = _ROUTES[path]
-    asked = read_parameters(
-        event.get("multiValueQueryStringParameters") or {},
-        allowed=allowed,
-        instance_types=services.instance_types,
-    )
-    return answer(services, asked)
+    try:
+        return _ROUTES[path](services, event)
+    except (BotoCoreError, ClientError) as error:
+        logger.exception("a table can't be read")
+        raise ServiceUnavailable("The answer can't be read now. Retry.") from error
 
 
-def _scores(services: Services, asked: Asked) -> ScoresAnswer:
+def _scores(services: Services, event: Mapping[str, Any]) -> ScoresAnswer:
     settings = services.settings
+    asked = _asked(services, event, allowed=(INSTANCE_TYPE,))
     scored_type, scores = _read(services, asked)
     now_s = services.now_s()
     return ScoresAnswer(
@@ -111,8 +117,9 @@ def _scores(services: Services, asked: Asked) -> ScoresAnswer:
     )
 
 
-def _recommendation(services: Services, asked: Asked) -> RecommendationAnswer:
+def _recommendation(services: Services, event: Mapping[str, Any]) -> RecommendationAnswer:
     settings = services.settings
+    asked = _asked(services, event, allowed=(INSTANCE_TYPE, GPUS, GPU_REQUIRED))
     scored_type, scores = _read(services, asked)
     now_s = services.now_s()
     recommendation = recommend(
@@ -140,22 +147,35 @@ def _recommendation(services: Services, asked: Asked) -> RecommendationAnswer:
     )
 
 
-_ROUTES: Final[
-    Mapping[str, tuple[tuple[str, ...], Callable[[Services, Asked], msgspec.Struct]]]
-] = {
-    SCORES_PATH: ((INSTANCE_TYPE,), _scores),
-    RECOMMENDATION_PATH: ((INSTANCE_TYPE, GPUS, GPU_REQUIRED), _recommendation),
+def _launch(services: Services, event: Mapping[str, Any]) -> LaunchAnswer:
+    _asked(services, event, allowed=())
+    return read_launch(
+        services.fleet,
+        account_id(event),
+        event["pathParameters"][RESERVATION_ID],
+        now_s=services.now_s(),
+    )
+
+
+_ROUTES: Final[Mapping[str, Callable[[Services, Mapping[str, Any]], msgspec.Struct]]] = {
+    SCORES_PATH: _scores,
+    RECOMMENDATION_PATH: _recommendation,
+    LAUNCH_PATH: _launch,
 }
 
 
+def _asked(services: Services, event: Mapping[str, Any], *, allowed: Sequence[str]) -> Asked:
+    return read_parameters(
+        event.get("multiValueQueryStringParameters") or {},
+        allowed=allowed,
+        instance_types=services.instance_types,
+    )
+
+
 def _read(services: Services, asked: Asked) -> tuple[str | None, dict[str, ScoredRegion]]:
-    try:
-        return read_scored_regions(
-            services.dynamodb, services.settings.region_scores_table, asked.instance_type
-        )
-    except (BotoCoreError, ClientError) as error:
-        logger.exception("scores can't be read")
-        raise ServiceUnavailable("The scores can't be read now. Retry.") from error
+    return read_scored_regions(
+        services.dynamodb, services.settings.region_scores_table, asked.instance_type
+    )
 
 
 def _respond(status: int, answer: msgspec.Struct) -> dict[str, Any]:
@@ -181,5 +201,6 @@ def at_cold_start() -> Services:
         settings=settings,
         instance_types=ec2_catalogue().with_types(settings.instance_types),
         dynamodb=dynamodb,
+        fleet=FleetTable(dynamodb, settings.fleet_table),
         now_s=time.time,
     )

@@ -30,16 +30,24 @@ from fleetcast.errors import (
 )
 from fleetcast.instance_types import ec2_catalogue
 from lambdas.bus import Bus
+from lambdas.caller import account_id
 from lambdas.fleet_table import FleetTable
 from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
+from lambdas.run_instances.console_output import get_console_output
 from lambdas.run_instances.ec2_protocol import (
     decode_request,
     encode_error,
     encode_response,
 )
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
+from lambdas.run_instances.instance_types_action import describe_instance_types
 from lambdas.run_instances.launching import run_instances
+from lambdas.run_instances.power_actions import (
+    reboot_instances,
+    start_instances,
+    stop_instances,
+)
 from lambdas.run_instances.refusals import RefusalMemory
 from lambdas.run_instances.services import Call, Services
 from lambdas.settings import RunInstancesSettings, decode_settings
@@ -54,6 +62,11 @@ _log = logging.getLogger(__name__)
 ACTIONS: Final = {
     "RunInstances": run_instances,
     "DescribeInstances": describe_instances,
+    "DescribeInstanceTypes": describe_instance_types,
+    "GetConsoleOutput": get_console_output,
+    "RebootInstances": reboot_instances,
+    "StartInstances": start_instances,
+    "StopInstances": stop_instances,
     "TerminateInstances": terminate_instances,
 }
 _AWS_CALLS: Final = Config(
@@ -76,7 +89,7 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
         action = ACTIONS[request.action]
         services = at_cold_start()
         call = Call(
-            account_id=_account_id(event),
+            account_id=account_id(event),
             request_id=request_id,
             deadline_s=(
                 time.monotonic() + context.get_remaining_time_in_millis() / 1000 - _ANSWERING_S
@@ -107,12 +120,6 @@ def _body(event: Mapping[str, Any]) -> str:
         return base64.b64decode(body, validate=True).decode()
     except ValueError as error:
         raise MalformedQueryString("The request is not a form of names and values") from error
-
-
-def _account_id(event: Mapping[str, Any]) -> str:
-    context = event["requestContext"]
-    account_id: str = (context.get("identity") or {}).get("accountId") or context["accountId"]
-    return account_id
 
 
 def _region(event: Mapping[str, Any], settings: RunInstancesSettings) -> str | None:

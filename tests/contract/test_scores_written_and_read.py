@@ -17,7 +17,7 @@ from fleetcast.selection import Observation
 from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, RegionSweep, ScoreRow
 from lambdas.settings import LaunchOptions
 from tests.read_api import call, read_api
-from tests.tables import FLEET, REGION_SCORES, create_table
+from tests.tables import FLEET, REGION_SCORES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +94,6 @@ def test_a_sweep_that_was_written_can_be_replayed(
     weights = tmp_path / "weights.json"
     weights.write_bytes(msgspec.json.encode(DEFAULT_WEIGHTS))
     with read_api(monkeypatch) as api:
-        create_table(api.dynamodb, FLEET)
         RegionScoresTable(api.dynamodb, REGION_SCORES).write(written(time.time() - 60))
         names = ["--table", REGION_SCORES, "--fleet-table", FLEET]
         result = CliRunner().invoke(

@@ -9,12 +9,14 @@ import msgspec
 from lambdas.fleet_table import FleetTable, Reservation, Token
 from lambdas.records import InstanceRecord
 from lambdas.region_scores import RegionScoresTable, ScoreRow
+from tests.read_api import read_api
 from tests.reconciled_world import a_world, make_a_mess
 from tests.region_sweeps import sweep_of
 from tests.scripted_nodes import instance_id
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
+    import pytest
     from mypy_boto3_dynamodb import DynamoDBClient
 
 NOW_S = 1_700_000_000.0
@@ -120,6 +122,19 @@ async def test_reconcile_may_do_to_the_fleet_table_exactly_what_it_does(
         for _ in range(2):
             assert not (await world.run()).errors
     assert granted(template, "ReconcileRole", "Fleet") == done
+
+
+def test_read_api_may_do_to_each_table_exactly_what_it_does(
+    template: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with read_api(monkeypatch) as api:
+        api.fleet.begin_launch(RESERVATION, [RECORD], None, now_s=NOW_S)
+        read = noted_actions(api.dynamodb)
+        assert api.get(f"/v1/launches/{RESERVATION.reservation_id}")[0] == 200
+        assert granted(template, "ReadApiRole", "Fleet") == read
+        read.clear()
+        assert api.get("/v1/scores")[0] == 200
+        assert granted(template, "ReadApiRole", "RegionScores") == read
 
 
 def test_run_instances_and_score_regions_may_do_to_scores_exactly_what_they_do(

@@ -62,6 +62,32 @@ def test_every_method_of_the_api_asks_for_an_iam_signature(template: Template) -
     assert {method["Properties"]["AuthorizationType"] for method in methods} == {"AWS_IAM"}
 
 
+def test_the_api_has_these_paths_and_no_other(template: Template) -> None:
+    parts = resources(template, "AWS::ApiGateway::Resource")
+
+    def path_of(resource: Any) -> str:  # noqa: ANN401 - a reference in a template
+        name = resource.get("Ref")
+        if name not in parts:
+            return ""  # the root
+        properties = parts[name]["Properties"]
+        return f"{path_of(properties['ParentId'])}/{properties['PathPart']}"
+
+    methods = resources(template, "AWS::ApiGateway::Method").values()
+    served = {
+        (method["Properties"]["HttpMethod"], path_of(method["Properties"]["ResourceId"]) or "/")
+        for method in methods
+    }
+    assert served == {
+        ("POST", "/"),
+        ("GET", "/"),
+        ("POST", "/regions/{region}"),
+        ("GET", "/regions/{region}"),
+        ("GET", "/v1/scores"),
+        ("GET", "/v1/recommendation"),
+        ("GET", "/v1/launches/{reservation-id}"),
+    }
+
+
 def test_the_api_is_regional_and_throttled(template: Template) -> None:
     (api,) = resources(template, "AWS::ApiGateway::RestApi").values()
     assert api["Properties"]["EndpointConfiguration"] == {"Types": ["REGIONAL"]}
@@ -228,16 +254,20 @@ def test_score_regions_reads_the_secrets_of_the_regions_whose_agents_it_asks(
     assert "fleetcast/cloud" not in where
 
 
-def test_read_api_reads_the_scores_and_nothing_else(template: Template) -> None:
-    by_service: dict[str, set[str]] = {}
+def test_read_api_reads_tables_and_nothing_else(template: Template) -> None:
+    granted: dict[str, set[str]] = {}
     for actions, where in statements(template, "FunctionsReadApiRole"):
         assert where != '"*"'
         for action in actions:
-            service, _, verb = action.partition(":")
-            by_service.setdefault(service, set()).add(verb)
-            if service == "dynamodb":
-                assert "RegionScores" in where
-    assert by_service == {"dynamodb": {"Query"}, "logs": {"CreateLogStream", "PutLogEvents"}}
+            table = next(
+                (name for name in ("RegionScores", "Fleet") if f"Tables{name}" in where), ""
+            )
+            granted.setdefault(table, set()).add(action)
+    assert granted == {
+        "RegionScores": {"dynamodb:Query"},
+        "Fleet": {"dynamodb:BatchGetItem", "dynamodb:GetItem"},
+        "": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    }
 
 
 def test_scores_that_grow_old_raise_an_alarm_also_when_nothing_is_published(

@@ -324,6 +324,13 @@ def answering(status: int, body: bytes) -> Iterator[str]:
     [
         (403, b'{"message":"Missing Authentication Token"}', "403: Missing Authentication Token"),
         (403, b'{"Message":"User is not authorized"}', "HTTP 403: User is not authorized"),
+        (
+            403,
+            b"<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message><![CDATA[not "
+            b"<you>]]></Message></Error></Errors><RequestID>1</RequestID></Response>",
+            "HTTP 403: UnauthorizedOperation: not <you>",
+        ),
+        (403, b"<page><title/></page>", "HTTP 403: no reason given"),
         (502, b"<html>Bad gateway</html>", "HTTP 502: no reason given"),
         (502, b"[]", "HTTP 502: no reason given"),
         (200, b"<html>It works!</html>", "answered what the read API does not"),
