@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from fleetcast.subjects import NodeAction
+from lambdas.records import NEXT_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fleetcast.messages import InstanceReport, InstanceState
+    from fleetcast.messages import InstanceReport
     from lambdas.fleet_table import Reservation
     from lambdas.reconcile.table import LiveInstance
     from lambdas.records import InstanceRecord, NodeRecord
@@ -31,14 +32,6 @@ STRAY_AFTER_S: Final = 30.0
 _STRAYS_BELIEVED: Final = 10
 
 _LIVE: Final = frozenset({"pending", "running", "stopping", "stopped"})
-_NEXT_STATES: Final[Mapping[InstanceState, frozenset[InstanceState]]] = {
-    "pending": frozenset({"running", "stopping", "stopped", "shutting-down", "terminated"}),
-    "running": frozenset({"stopping", "stopped", "shutting-down", "terminated"}),
-    "stopping": frozenset({"stopped", "shutting-down", "terminated"}),
-    "stopped": frozenset({"pending", "running", "shutting-down", "terminated"}),
-    "shutting-down": frozenset({"terminated"}),
-    "terminated": frozenset(),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +142,12 @@ def decide(
     record, reservation: the instance's and its launch's, read after the inventory. now_s: epoch
     seconds.
     """
+    if _is_undecided(reservation) or (record is not None and record.node is None):
+        return None  # whoever decides the launch may choose another place than is written so far
+    report = sighting.report
     if record is None:
-        return _decide_unrecorded(sighting, reservation)
-    if record.node is None:
-        return None  # its launch is not decided yet
-    if record.state in {"shutting-down", "terminated"} and is_held(sighting.report):
+        return Stray(sighting=sighting) if is_held(report) else None
+    if is_held(report) and record.state in {"shutting-down", "terminated"}:
         return Order(
             action=NodeAction.TERMINATE,
             sighting=sighting,
@@ -161,25 +155,16 @@ def decide(
             surplus=record.state == "terminated",
         )
     here = (record.region, record.node) == (region, sighting.node)
-    if not here or sighting.report.attempt < record.attempt:
-        if not is_held(sighting.report):
-            return None  # it is leaving by itself
-        where = f"on {record.node} in {record.region}, attempt {record.attempt}"
-        return Order(
-            action=NodeAction.RELEASE,
-            sighting=sighting,
-            why=f"its record is {where}",
-            surplus=True,
-        )
-    return _follow(sighting, record, now_s=now_s)
-
-
-def _decide_unrecorded(sighting: Sighting, reservation: Reservation | None) -> Stray | None:
-    if not is_held(sighting.report):
-        return None
-    if reservation is not None and reservation.state in {"placing", "unknown"}:
-        return None
-    return Stray(sighting=sighting)
+    if here and report.attempt >= record.attempt:
+        return _follow(sighting, record, now_s=now_s)
+    if not is_held(report):
+        return None  # it is leaving by itself
+    return Order(
+        action=NodeAction.RELEASE,
+        sighting=sighting,
+        why=f"its record is on {record.node} in {record.region}, attempt {record.attempt}",
+        surplus=True,
+    )
 
 
 def _follow(sighting: Sighting, record: InstanceRecord, *, now_s: float) -> Decision | None:
@@ -191,7 +176,7 @@ def _follow(sighting: Sighting, record: InstanceRecord, *, now_s: float) -> Deci
         return Order(
             action=NodeAction.STOP, sighting=sighting, why="its record is stopping", surplus=False
         )
-    if report.state not in _NEXT_STATES[record.state]:
+    if report.state not in NEXT_STATES[record.state]:
         return None
     reason = report.state_reason_code
     return Write(
@@ -206,9 +191,15 @@ def _follow(sighting: Sighting, record: InstanceRecord, *, now_s: float) -> Deci
     )
 
 
-def decide_lost(lost: LiveInstance, record: InstanceRecord | None, *, now_s: float) -> Write | None:
-    """Decide on an instance that its node doesn't hold. record: read after the inventory."""
-    if record is None or record.state == "terminated":
+def decide_lost(
+    lost: LiveInstance,
+    record: InstanceRecord | None,
+    reservation: Reservation | None,
+    *,
+    now_s: float,
+) -> Write | None:
+    """Decide on an instance that its node doesn't hold; arguments as `decide` takes them."""
+    if record is None or record.state == "terminated" or _is_undecided(reservation):
         return None
     if (record.node, record.attempt) != (lost.node, lost.attempt):
         return None
@@ -222,6 +213,11 @@ def decide_lost(lost: LiveInstance, record: InstanceRecord | None, *, now_s: flo
             ),
         )
     return Write(before=record, after=after)
+
+
+def _is_undecided(reservation: Reservation | None) -> bool:
+    # Two weeks after a launch, its instances have outlived it.
+    return reservation is not None and reservation.state in {"placing", "unknown"}
 
 
 def due_strays(

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from lambdas.claims import RegionBus
-    from lambdas.fleet_table import FleetTable
+    from lambdas.fleet_table import FleetTable, Reservation
     from lambdas.reconcile.decisions import Compared, Sighting
     from lambdas.reconcile.nodes import Heard
-    from lambdas.reconcile.table import LiveInstance, ReconcileTable
-    from lambdas.records import NodeRecord
+    from lambdas.reconcile.table import LiveInstance, Owned, ReconcileTable
+    from lambdas.records import InstanceRecord, NodeRecord
 
 _log = logging.getLogger(__name__)
 
@@ -139,11 +139,16 @@ class _Run:
                 _log.info(phrase, extra={"region": self._region, "node": node, "instances": count})
 
     async def _close_lost(self, lost: Sequence[LiveInstance]) -> None:
-        records = await asyncio.to_thread(
-            self._table.instances, [(one.account_id, one.instance_id) for one in lost]
+        instances, launches = await self._read(
+            [(one.account_id, one.instance_id, one.reservation_id) for one in lost]
         )
         for write in await self._write(
-            decide_lost(one, records.get((one.account_id, one.instance_id)), now_s=self._now_s)
+            decide_lost(
+                one,
+                instances.get((one.account_id, one.instance_id)),
+                launches.get((one.account_id, one.reservation_id)),
+                now_s=self._now_s,
+            )
             for one in lost
         ):
             self._summary.records_closed_n += write.before.state != "shutting-down"
@@ -155,21 +160,17 @@ class _Run:
             if one.account_id is None:
                 # Its agent is too old to say whose it is: nothing can be looked up.
                 self._tell("instance of nobody", one)
-        records = await asyncio.to_thread(
-            self._table.instances,
-            [(account_id, one.report.instance_id) for one, account_id in owned.items()],
+        instances, launches = await self._read(
+            [
+                (account_id, one.report.instance_id, one.report.launch_id)
+                for one, account_id in owned.items()
+            ]
         )
-        unrecorded = [
-            (account_id, one.report.launch_id)
-            for one, account_id in owned.items()
-            if (account_id, one.report.instance_id) not in records
-        ]
-        reservations = await asyncio.to_thread(self._table.reservations, unrecorded)
         decisions = [
             decide(
                 one,
-                records.get((account_id, one.report.instance_id)),
-                reservations.get((account_id, one.report.launch_id)),
+                instances.get((account_id, one.report.instance_id)),
+                launches.get((account_id, one.report.launch_id)),
                 region=self._region,
                 now_s=self._now_s,
             )
@@ -207,6 +208,19 @@ class _Run:
             )
             for one in due
         )
+
+    async def _read(
+        self, ids: Sequence[tuple[str, str, str]]
+    ) -> tuple[dict[Owned, InstanceRecord], dict[Owned, Reservation]]:
+        """Read instances and their launches. ids: of account, instance and launch."""
+        # The launches first: of one that is decided, what is read afterwards is final.
+        launches = await asyncio.to_thread(
+            self._table.reservations, [(account_id, launch) for account_id, _, launch in ids]
+        )
+        instances = await asyncio.to_thread(
+            self._table.instances, [(account_id, instance) for account_id, instance, _ in ids]
+        )
+        return instances, launches
 
     # --- carrying it out -------------------------------------------------------------------
 

@@ -246,7 +246,17 @@ def test_an_instance_that_lives_where_its_record_says_is_never_destroyed(
 @pytest.mark.parametrize("state", ["placing", "unknown"])
 def test_an_instance_of_an_undecided_launch_is_left_alone(state: str) -> None:
     assert decided(report(1), None, reservation=state) is None
-    assert decided(report(1), a_record(node=None, region=None)) is None
+    assert decided(report(1), a_record(node=None, region=None), reservation=state) is None
+    # A large launch is written down in parts, and who resolves it may choose another holder.
+    assert decided(report(1), a_record(node="n1"), node="n2", reservation=state) is None
+    lost = a_record()
+    assert decide_lost(indexed(lost), lost, a_reservation(state), now_s=NOW_S) is None
+
+
+def test_an_instance_whose_launch_has_been_forgotten_is_as_one_of_a_decided_launch() -> None:
+    assert action_of(decided(report(1), a_record(node="n1"), node="n2")) == "Release"
+    lost = a_record()
+    assert decide_lost(indexed(lost), lost, None, now_s=NOW_S) is not None
 
 
 @pytest.mark.parametrize("state", [None, "refused", "placed"])
@@ -283,7 +293,7 @@ def test_a_table_is_lost_when_more_than_ten_and_than_half_of_a_region_are_strays
 
 def test_an_instance_that_its_node_does_not_hold_is_closed_with_the_reason() -> None:
     record = a_record()
-    write = decide_lost(indexed(record), record, now_s=NOW_S)
+    write = decide_lost(indexed(record), record, a_reservation("placed"), now_s=NOW_S)
     assert write is not None
     assert write.after == a_record(
         state="terminated",
@@ -295,7 +305,7 @@ def test_an_instance_that_its_node_does_not_hold_is_closed_with_the_reason() -> 
 
 def test_an_instance_that_was_to_go_keeps_the_reason_of_its_owner() -> None:
     record = a_record(state="shutting-down", state_reason_code="Client.UserInitiatedShutdown")
-    write = decide_lost(indexed(record), record, now_s=NOW_S)
+    write = decide_lost(indexed(record), record, a_reservation("placed"), now_s=NOW_S)
     assert write is not None
     assert write.after == msgspec.structs.replace(record, state="terminated", terminated_at_s=NOW_S)
 
@@ -307,4 +317,4 @@ def test_a_record_that_is_another_by_now_is_not_closed(
     now_recorded: dict[str, Any] | None,
 ) -> None:
     record = None if now_recorded is None else a_record(**now_recorded)
-    assert decide_lost(indexed(a_record()), record, now_s=NOW_S) is None
+    assert decide_lost(indexed(a_record()), record, None, now_s=NOW_S) is None
