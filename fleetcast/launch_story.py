@@ -1,7 +1,7 @@
 """What happened in a launch: the regions in their order, what was asked there, how it ended.
 
-Launching writes it down, the API returns it, the command line prints it. This module owns its form
-and its words. It is pure: standard library and msgspec only.
+Launching writes it down, the API returns it, the command line prints it. This module owns its form;
+fleetcast.launch_words has the words. It is pure: standard library and msgspec only.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import click
 
 from fleetcast import __version__
 from fleetcast.cli.catalogue import catalogue
+from fleetcast.cli.explain import explain
 from fleetcast.cli.recommend import recommend
 from fleetcast.cli.scores import scores
 
@@ -17,6 +18,7 @@ def fleetcast() -> None:
 
 
 fleetcast.add_command(catalogue)
+fleetcast.add_command(explain)
 fleetcast.add_command(recommend)
 fleetcast.add_command(scores)
 
