@@ -20,7 +20,8 @@ from fleetcast.errors import (
     InvalidParameterValue,
 )
 from lambdas.records import STATE_CODES, TERMINATED_VISIBLE_S
-from lambdas.run_instances.instance_filters import Filter, filter_test
+from lambdas.run_instances.filters import Filter, filter_test
+from lambdas.run_instances.instance_filters import instance_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +65,7 @@ def describe_result(
     """
     asked = msgspec.convert(parameters, _DescribeParameters)
     page_instances = _page_instances(asked)
-    passes = filter_test(asked.filters)
+    passes = filter_test(asked.filters, instance_property)
     if asked.instance_ids:
         chosen = chosen_records(records, asked.instance_ids, now_s=now_s)
     else:
@@ -83,20 +84,19 @@ def describe_result(
     }
 
 
-def termination_result(
-    changes: Iterable[tuple[InstanceRecord, InstanceRecord]],
-) -> Result:
+def start_result(changes: Iterable[tuple[InstanceRecord, InstanceRecord]]) -> Result:
+    """Return StartInstances' answer from each instance's record before and after."""
+    return {"StartingInstances": _state_changes(changes)}
+
+
+def stop_result(changes: Iterable[tuple[InstanceRecord, InstanceRecord]]) -> Result:
+    """Return StopInstances' answer from each instance's record before and after."""
+    return {"StoppingInstances": _state_changes(changes)}
+
+
+def termination_result(changes: Iterable[tuple[InstanceRecord, InstanceRecord]]) -> Result:
     """Return TerminateInstances' answer from each instance's record before and after."""
-    return {
-        "TerminatingInstances": [
-            {
-                "InstanceId": after.instance_id,
-                "PreviousState": _state(before.state),
-                "CurrentState": _state(after.state),
-            }
-            for before, after in changes
-        ],
-    }
+    return {"TerminatingInstances": _state_changes(changes)}
 
 
 def chosen_records(
@@ -185,7 +185,7 @@ def _instance(record: InstanceRecord) -> Result:
         "ImageId": record.image_id,
         "State": _state(record.state),
         "StateReason": _state_reason(record),
-        "StateTransitionReason": record.state_reason_message or "",
+        "StateTransitionReason": _transition_reason(record),
         "PrivateDnsName": "",
         "PublicDnsName": "",
         "KeyName": record.key_name,
@@ -208,6 +208,17 @@ def _instance(record: InstanceRecord) -> Result:
     }
 
 
+def _state_changes(changes: Iterable[tuple[InstanceRecord, InstanceRecord]]) -> list[Result]:
+    return [
+        {
+            "InstanceId": after.instance_id,
+            "PreviousState": _state(before.state),
+            "CurrentState": _state(after.state),
+        }
+        for before, after in changes
+    ]
+
+
 def _state_reason(record: InstanceRecord) -> Result | None:
     if record.unreachable_since_s is not None:
         since = datetime.fromtimestamp(int(record.unreachable_since_s), UTC)
@@ -221,6 +232,17 @@ def _state_reason(record: InstanceRecord) -> Result | None:
     if record.state_reason_code is None:
         return None
     return {"Code": record.state_reason_code, "Message": record.state_reason_message}
+
+
+def _transition_reason(record: InstanceRecord) -> str:
+    """Return why and when an instance came into its state, as EC2 words it; empty if it just runs.
+
+    Only what an owner asks for has a time.
+    """
+    if record.state_reason_code == "Client.UserInitiatedShutdown" and record.shutdown_asked_at_s:
+        at = datetime.fromtimestamp(int(record.shutdown_asked_at_s), UTC)
+        return f"User initiated ({at:%Y-%m-%d %H:%M:%S} GMT)"
+    return record.state_reason_message or ""
 
 
 def _state(state: InstanceState) -> Result:

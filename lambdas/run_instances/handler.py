@@ -34,13 +34,20 @@ from lambdas.caller import account_id
 from lambdas.fleet_table import FleetTable
 from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
+from lambdas.run_instances.console_output import get_console_output
 from lambdas.run_instances.ec2_protocol import (
     decode_request,
     encode_error,
     encode_response,
 )
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
+from lambdas.run_instances.instance_types_action import describe_instance_types
 from lambdas.run_instances.launching import run_instances
+from lambdas.run_instances.power_actions import (
+    reboot_instances,
+    start_instances,
+    stop_instances,
+)
 from lambdas.run_instances.refusals import RefusalMemory
 from lambdas.run_instances.services import Call, Services
 from lambdas.settings import RunInstancesSettings, decode_settings
@@ -55,6 +62,11 @@ _log = logging.getLogger(__name__)
 ACTIONS: Final = {
     "RunInstances": run_instances,
     "DescribeInstances": describe_instances,
+    "DescribeInstanceTypes": describe_instance_types,
+    "GetConsoleOutput": get_console_output,
+    "RebootInstances": reboot_instances,
+    "StartInstances": start_instances,
+    "StopInstances": stop_instances,
     "TerminateInstances": terminate_instances,
 }
 _AWS_CALLS: Final = Config(
