@@ -7,9 +7,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import nats
 import pytest
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from fleetcast import messages
+from fleetcast.local.inventory import held_instances
+from fleetcast.subjects import launch_subject
 from lambdas.bus import Bus
 from lambdas.reconcile import handler
 from lambdas.reconcile.fleet import reconcile_fleet
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mypy_boto3_ec2 import EC2Client
+
+    from lambdas.records import InstanceRecord
 
 US, EU = "us-east-1", "eu-west-1"
 
@@ -43,8 +49,7 @@ class Invocation(LambdaContext):
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFleet]:
     with small_fleet(tmp_path, monkeypatch) as made:
         made.start_region(US)
-        made.start_agent(US, "n1", slots=2)
-        made.start_agent(US, "n2", slots=2)
+        made.start_agent(US, "n1", slots=1)
         made.start_function(US)
         yield made
 
@@ -102,9 +107,8 @@ def test_a_record_follows_its_node_through_its_life_and_its_silence(
     client = ec2_client()
     instance = launch(client)
     (record,) = fleet.records()
-    assert (record.state, record.node) == ("pending", record.node)
-    node = record.node
-    assert node
+    assert (record.state, record.node) == ("pending", "n1")
+    fleet.start_agent(US, "n2", slots=2)
 
     told = reconcile()
     (record,) = fleet.records()
@@ -112,7 +116,7 @@ def test_a_record_follows_its_node_through_its_life_and_its_silence(
     assert told["regions"][US]["nodes"] == 2
     capsys.readouterr()
 
-    fleet.kill_agent(node)
+    fleet.kill_agent("n1")
     told = reconcile()
     (record,) = fleet.records()
     assert (record.state, record.unreachable_since_s is not None) == ("running", True)
@@ -124,12 +128,53 @@ def test_a_record_follows_its_node_through_its_life_and_its_silence(
     assert published[EU, TYPE, "Room"] == [0]
     reason = client.describe_instances()["Reservations"][0]["Instances"][0]["StateReason"]
     assert reason["Code"] == "Server.NodeUnreachable"
-    assert node in reason["Message"]
+    assert "n1" in reason["Message"]
 
-    fleet.restart_agent(node)
+    fleet.restart_agent("n1")
     reconcile()
     (record,) = fleet.records()
     assert (record.state, record.unreachable_since_s) == ("running", None)
+
+
+def test_a_second_holder_of_an_instance_gives_it_up(
+    fleet: SmallFleet, reconcile: Callable[[], dict[str, Any]]
+) -> None:
+    instance = launch(ec2_client())  # and n1 is full
+    fleet.start_agent(US, "n2", slots=1)
+    (record,) = fleet.records()
+    fleet.outside.run(launch_again(fleet.servers[US].url, record))
+    held = held_instances(fleet.servers[US].url, US, nodes=2)
+    assert fleet.outside.run(held) == [instance, instance]
+    told = reconcile()
+    assert told["regions"][US]["orphans_destroyed_n"] == 1
+    reconcile()
+    nodes = handler.at_cold_start().services.fleet.nodes(US)
+    assert {node.node: node.instances_n for node in nodes} == {"n1": 1, "n2": 0}
+    (record,) = fleet.records()
+    assert (record.node, record.state) == ("n1", "running")
+
+
+async def launch_again(nats_url: str, record: InstanceRecord) -> None:
+    """Ask for an instance once more, as a function does whose first request got no answer."""
+    now_ms = time.time_ns() // 1_000_000
+    headers = messages.LaunchHeaders(
+        launch_id=record.reservation_id, attempt=2, expires_at_ms=now_ms + 5_000
+    )
+    again = messages.InstanceToLaunch(instance_id=record.instance_id, launch_index=0)
+    request = messages.LaunchRequest(
+        account_id=record.account_id,
+        instances=(again,),
+        instance_type=TYPE,
+        image_id=record.image_id,
+    )
+    connection = await nats.connect(nats_url)
+    answer = await connection.request(
+        launch_subject(US, TYPE), messages.encode(request), timeout=5, headers=headers.encode()
+    )
+    await connection.close()
+    reply = messages.decode_launch_reply(answer.data)
+    assert isinstance(reply, messages.Accepted)
+    assert reply.node == "n2"
 
 
 def test_an_instance_without_a_record_is_destroyed_by_its_agent(
@@ -143,15 +188,14 @@ def test_an_instance_without_a_record_is_destroyed_by_its_agent(
             )
     reconcile()
     services = handler.at_cold_start().services
-    held_n = [node.instances_n for node in services.fleet.nodes(US)]
-    assert sorted(held_n) == [0, 1]
+    assert [node.instances_n for node in services.fleet.nodes(US)] == [1]
     a_minute_on = replace(services, now_s=lambda: time.time() + 60)
     summary = handler.loop.run_until_complete(reconcile_fleet(a_minute_on, [US]))
     assert summary.regions[0].orphans_destroyed_n == 1
     later = replace(services, now_s=lambda: time.time() + 120)
     summary = handler.loop.run_until_complete(reconcile_fleet(later, [US]))
     assert summary.regions[0].orphans_destroyed_n == 0
-    assert [node.instances_n for node in services.fleet.nodes(US)] == [0, 0]
+    assert [node.instances_n for node in services.fleet.nodes(US)] == [0]
 
 
 def test_what_could_not_be_done_is_raised_and_counts_as_no_run(
