@@ -1,10 +1,10 @@
-"""Nodes that hold what a test gives them and do as they are told, for what reconciles them."""
+"""Nodes that hold what a test gives them and do as they are told, for who asks them."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -49,15 +49,50 @@ def launch_id(number: int) -> str:
     return f"r-{number:017x}"
 
 
+class _Deed(NamedTuple):
+    """What a node does with an instance that it is told to move, as an agent does."""
+
+    moves_from: frozenset[InstanceState]
+    done_in: frozenset[InstanceState]
+    while_at_it: InstanceState
+    to: InstanceState
+
+
+_DEEDS: Final = {
+    NodeAction.START: _Deed(
+        frozenset({"stopped"}), frozenset({"pending", "running"}), "pending", "running"
+    ),
+    NodeAction.STOP: _Deed(
+        frozenset({"running"}), frozenset({"stopping", "stopped"}), "stopping", "stopped"
+    ),
+    NodeAction.REBOOT: _Deed(frozenset({"running"}), frozenset(), "running", "running"),
+    NodeAction.TERMINATE: _Deed(
+        frozenset({"pending", "running", "stopping", "stopped", "shutting-down"}),
+        frozenset({"terminated"}),
+        "shutting-down",
+        "terminated",
+    ),
+}
+
+
 @dataclass
 class Node:
-    """One node. silent: it answers nothing. clock_ahead_s: of everybody else's."""
+    """One node.
+
+    silent: it answers nothing. garbled: its answers make no sense. slow: what it is told to do it
+    only begins. clock_ahead_s: of everybody else's. room: how many more instances of each type
+    fit, started ones too. serves: types. consoles: base64, by instance.
+    """
 
     name: str
     holds: dict[str, InstanceReport] = field(default_factory=dict)
     silent: bool = False
+    garbled: bool = False
+    slow: bool = False
     clock_ahead_s: float = 0.0
     room: dict[str, int] = field(default_factory=lambda: {"t3.medium": 4})
+    serves: tuple[str, ...] = ("t3.medium",)
+    consoles: dict[str, str] = field(default_factory=dict)
 
     def hold(self, *reports: InstanceReport) -> None:
         self.holds |= {one.instance_id: one for one in reports}
@@ -109,7 +144,7 @@ class ScriptedNodes:
         if not nodes:
             raise NoResponders(region, "nobody listens")
         answers = [
-            messages.encode(self._answer(node, action, payload))
+            b"?" if node.garbled else messages.encode(self._answer(node, action, payload))
             for node in nodes.values()
             if not node.silent
         ]
@@ -140,7 +175,8 @@ class ScriptedNodes:
         if node.silent:
             self.now_s += timeout_s
             raise NoAnswer(region, "no answer")
-        return messages.encode(self._obey(node, action, payload))
+        reply = messages.encode(self._obey(node, action, payload))
+        return b"?" if node.garbled else reply
 
     # --- a node ----------------------------------------------------------------------------
 
@@ -160,6 +196,10 @@ class ScriptedNodes:
                     version="1.0",
                     now_ms=round((self.now_s + node.clock_ahead_s) * 1000),
                 )
+            case RegionAction.DESCRIBE_INSTANCE_TYPES:
+                return messages.InstanceTypesReply(
+                    node=node.name, zone="z1", instance_types=node.serves, room=node.room
+                )
             case RegionAction.LOCATE_LAUNCH:
                 asked = messages.decode(payload, messages.LocateRequest)
                 return _reply(node, launch_id=asked.launch_id)
@@ -174,12 +214,33 @@ class ScriptedNodes:
             return _give_up(node, given_up)
         ids = messages.decode(payload, messages.InstancesRequest).instance_ids
         self.orders.append((node.name, action.value, ids))
-        state: InstanceState = "terminated" if action is NodeAction.TERMINATE else "stopped"
-        assert action in {NodeAction.TERMINATE, NodeAction.STOP}
-        for one in ids:
-            if one in node.holds:
-                node.hold(msgspec.structs.replace(node.holds[one], state=state))
-        return _reply(node)
+        held = [node.holds[one] for one in ids if one in node.holds]
+        if action is NodeAction.GET_CONSOLE_OUTPUT:
+            return messages.ConsoleReply(
+                node=node.name,
+                output_base64=node.consoles.get(ids[0], "") if held else None,
+                written_at_ms=round(self.now_s * 1000) if ids[0] in node.consoles else None,
+            )
+        refused = {}
+        for one in held:
+            if reason := _move(node, one, action):
+                refused[one.instance_id] = reason
+        return msgspec.structs.replace(_reply(node), refused=refused or msgspec.UNSET)
+
+
+def _move(node: Node, one: InstanceReport, action: NodeAction) -> Literal["full", "state"] | None:
+    """Do with an instance as the node is told, or return why not."""
+    deed = _DEEDS.get(action)
+    if deed is None or one.state in deed.done_in:
+        return None
+    if one.state not in deed.moves_from:
+        return "state"
+    if action is NodeAction.START:
+        if not node.room.get(one.instance_type):
+            return "full"
+        node.room[one.instance_type] -= 1
+    node.hold(msgspec.structs.replace(one, state=deed.while_at_it if node.slow else deed.to))
+    return None
 
 
 def _reply(node: Node, *, launch_id: str | None = None) -> messages.InstancesReply:
