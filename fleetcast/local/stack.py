@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -36,6 +38,7 @@ from fleetcast.local.signal_sources import (
 )
 from fleetcast.local.stack_file import LOCAL_DIRECTORY, StackFile
 from fleetcast.local.stack_lock import held_lock
+from fleetcast.read_answers import LaunchAnswer
 from fleetcast.subjects import launch_subject
 from lambdas.region_scores import RegionScoresTable
 
@@ -52,7 +55,11 @@ if TYPE_CHECKING:
 _HOME_REGION: Final = "us-east-1"
 _CLIENT_THREADS: Final = 64
 _SWEEP_DEADLINE_S: Final = 60
+# Started by this very Python, wherever its scripts are.
+_COMMAND_LINE: Final = "from fleetcast.cli.command import main; main()"
+_COMMAND_DEADLINE_S: Final = 30
 _SPOT_PLACEMENT_REFRESH_S: Final = 60
+_API_RATE_PER_S: Final = 2_000
 
 
 class SweepFailed(FleetcastError):
@@ -122,11 +129,15 @@ class LocalStack:
             log_dir=str(self._log_dir),
         )
 
-    def ec2_client(self) -> EC2Client:
-        """Return boto3's ordinary EC2 client for the deployed API; many threads may share it."""
+    def ec2_client(self, region: str | None = None) -> EC2Client:
+        """Return boto3's ordinary EC2 client for the deployed API; many threads may share it.
+
+        region: for this region's own endpoint, whose launches go nowhere else.
+        """
+        api_url = self.describe().api_url
         return self._session.client(
             "ec2",
-            endpoint_url=self.describe().api_url,
+            endpoint_url=f"{api_url}regions/{region}" if region else api_url,
             # Without retries: EC2 clients repeat InsufficientInstanceCapacity by themselves.
             config=Config(retries={"total_max_attempts": 1}, max_pool_connections=_CLIENT_THREADS),
         )
@@ -154,6 +165,22 @@ class LocalStack:
         """
         nodes = sum(entry.region == region for entry in self._agents.entries)
         return asyncio.run(held_instances(self._nats[region].url, region, nodes=nodes))
+
+    def explain(self, reservation_id: str) -> LaunchAnswer:
+        """Return what `fleetcast explain` says of a launch.
+
+        Raises subprocess.CalledProcessError if the command fails.
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", _COMMAND_LINE, "explain", reservation_id, "--json"],
+            env=os.environ
+            | self._emulator.environment()
+            | {"FLEETCAST_API_URL": self.describe().api_url},
+            stdout=subprocess.PIPE,
+            timeout=_COMMAND_DEADLINE_S,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout, type=LaunchAnswer)
 
     # --- what can be done to it ------------------------------------------------------------
 
@@ -267,6 +294,9 @@ class LocalStack:
                 # The fakes have no limit, and their scores move within minutes.
                 "spot_placement_refresh_s": _SPOT_PLACEMENT_REFRESH_S,
             },
+            # A storm is to meet the fleet, not API Gateway's throttle, which the emulator has too.
+            "api_rate_per_s": _API_RATE_PER_S,
+            "api_burst": _API_RATE_PER_S,
             "function_platform": "local",
             "retain_tables": False,
             "aws_endpoint_urls": {"ec2": fakes_url, "pricing": fakes_url},

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from botocore.exceptions import ClientError
 
+from fleetcast.launch_words import tell_launch
 from fleetcast.local.conditions import wait_until
 from fleetcast.local.fleet import SERVED_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mypy_boto3_ec2 import EC2Client
 
     from fleetcast.local.stack import LocalStack
 
@@ -50,6 +53,7 @@ class Step:
 class Launch:
     """What one RunInstances call came to. where: (region, node), or None if refused."""
 
+    reservation_id: str | None
     instance_id: str | None
     where: tuple[str, str] | None
     error: str | None
@@ -76,7 +80,9 @@ class Story:
         self._fill_the_others(first)
         self._refuse_the_ninth()
         self._come_back(first)
-        self._prefer_the_better_region()
+        overflow = self._prefer_the_better_region()
+        self._explain(overflow)
+        self._stay_in_the_pinned_region(overflow)
         self._storm()
         return all(step.held for step in self.steps)
 
@@ -153,7 +159,8 @@ class Story:
             held=back and launch.where == (BETTER, node),
         )
 
-    def _prefer_the_better_region(self) -> None:
+    def _prefer_the_better_region(self) -> Launch:
+        """Return the first launch that had to leave the better region."""
         self._stack.start_agents(WORSE, ("m1",), SMALL_NODE)
         self._stack.queue_jobs(WORSE, 40)
         scores = self._stack.sweep("t3.medium")
@@ -165,6 +172,45 @@ class Story:
             f"scores: {scores}; in order: {', '.join(map(str, places))}",
             held=scores[BETTER] < scores[WORSE]
             and places == [BETTER] * 3 + [WORSE] * 4 + [_NO_CAPACITY],
+        )
+        return launches[3]
+
+    def _explain(self, launch: Launch) -> None:
+        """Ask why a launch left the better region."""
+        if launch.reservation_id is None:
+            self._step("g: a launch explained", "a launch", "none", held=False)
+            return
+        answer = self._stack.explain(launch.reservation_id)
+        story = answer.story
+        ends = [(one.region, one.end) for one in story.verdicts] if story else []
+        asks = [(one.outcome, one.node) for one in story.asks] if story else []
+        self._step(
+            "g: a launch explained",
+            f"nobody listened in {BETTER}, so it went to {WORSE}, and who took it there",
+            "".join(f"\n    {'  ' * line.depth}{line.text}" for line in tell_launch(answer)),
+            held=ends == [(BETTER, "no_room"), (WORSE, "placed")]
+            and launch.where is not None
+            and asks == [("no_responders", None), ("accepted", launch.where[1])],
+        )
+
+    def _stay_in_the_pinned_region(self, launch: Launch) -> None:
+        """Make room in the worse region only, then launch at each region's own endpoint."""
+        if launch.instance_id is None or launch.where is None:
+            self._step("h: a pinned launch stays", "room in one region", "none", held=False)
+            return
+        node = launch.where[1]
+        self._ec2.terminate_instances(InstanceIds=[launch.instance_id])
+        room = wait_until(lambda: node in self._stack.subscribed_types(WORSE), _SETTLE_S)
+        refused, placed = (
+            self._launch("t3.medium", self._stack.ec2_client(region)) for region in (BETTER, WORSE)
+        )
+        self._step(
+            "h: a pinned launch stays",
+            f"with room in {WORSE} only: {_NO_CAPACITY} at /regions/{BETTER}, launched at "
+            f"/regions/{WORSE}",
+            f"room in {WORSE}: {'yes' if room else 'no'}; at {BETTER}: "
+            f"{refused.error or refused.where}; at {WORSE}: {placed.where or placed.error}",
+            held=room and refused.error == _NO_CAPACITY and placed.where == (WORSE, node),
         )
 
     def _storm(self) -> None:
@@ -178,7 +224,7 @@ class Story:
         launched = {launch.instance_id for launch in launches if launch.instance_id}
         twice = [one for one, nodes in held_by.items() if nodes > 1]
         self._step(
-            "g: the storm",
+            "i: the storm",
             f"{STORM_LAUNCHES} launches from {STORM_THREADS} threads for {STORM_SLOTS} slots: "
             f"{STORM_SLOTS} launched, {STORM_LAUNCHES - STORM_SLOTS} refused, none twice",
             f"{dict(outcomes)} in {took_s:.1f} s; on two nodes: {len(twice)}",
@@ -189,10 +235,10 @@ class Story:
 
     # --- the means -------------------------------------------------------------------------
 
-    def _launch(self, instance_type: str) -> Launch:
+    def _launch(self, instance_type: str, ec2: EC2Client | None = None) -> Launch:
         began = time.monotonic()
         try:
-            reply = self._ec2.run_instances(
+            reply = (ec2 or self._ec2).run_instances(
                 ImageId=_IMAGE,
                 InstanceType=instance_type,  # type: ignore[arg-type] # also the fleet's own types
                 MinCount=1,
@@ -200,6 +246,7 @@ class Story:
             )
         except ClientError as error:
             return Launch(
+                reservation_id=None,
                 instance_id=None,
                 where=None,
                 error=error.response["Error"]["Code"],
@@ -209,6 +256,7 @@ class Story:
         instance = reply["Instances"][0]
         placement = instance["Placement"]
         return Launch(
+            reservation_id=reply["ReservationId"],
             instance_id=instance["InstanceId"],
             where=(placement["AvailabilityZone"], placement["HostId"]),
             error=None,

@@ -23,6 +23,6 @@ def test_every_step_of_the_story_holds() -> None:
     with LocalStack((BETTER, WORSE), directory=DIRECTORY) as stack:
         Story(stack, told.append).run()
     assert [f"{step.name}: {step.seen}" for step in told if not step.held] == []
-    assert [step.name[0] for step in told] == list("abcdefg")
+    assert [step.name[0] for step in told] == list("abcdefghi")
     logs = (DIRECTORY / "log").glob("agent-*.log")
     assert [log.name for log in logs if "disconnected from NATS" in log.read_text()] == []
