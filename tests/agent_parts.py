@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -105,11 +106,17 @@ def launch_request(
     )
 
 
-def attempt_request(*numbers: int, launch: int = 1, attempt: int = 1) -> messages.AttemptRequest:
+def attempt_request(
+    *numbers: int,
+    launch: int = 1,
+    attempt: int = 1,
+    expires_at_ms: int | msgspec.UnsetType = msgspec.UNSET,
+) -> messages.AttemptRequest:
     return messages.AttemptRequest(
         launch_id=launch_id(launch),
         attempt=attempt,
         instance_ids=tuple(instance_id(number) for number in numbers),
+        expires_at_ms=expires_at_ms,
     )
 
 
@@ -166,6 +173,8 @@ class HeldUpDriver(SimulatedDriver):
         self.may_boot = asyncio.Event()
         self.may_destroy = asyncio.Event()
         self.may_destroy.set()
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
         self.booting: set[str] = set()
         self.failing: set[str] = set()
 
@@ -175,6 +184,10 @@ class HeldUpDriver(SimulatedDriver):
         if guest.instance_id in self.failing:
             raise BootFailed("no such image")
         await super().boot(guest)
+
+    async def stop(self, instance_id: str) -> None:
+        await self.may_stop.wait()
+        await super().stop(instance_id)
 
     async def destroy(self, instance_id: str) -> None:
         await self.may_destroy.wait()
@@ -216,9 +229,7 @@ class UnitNode:
             capacity_changed=self._count_change,
         )
         self.holds = Holds(instances=self.instances, guests=self.guests, now_ms=self._now_ms)
-        self.owner_actions = OwnerActions(
-            instances=self.instances, guests=self.guests, ledger=self.ledger
-        )
+        self.owner_actions = OwnerActions(instances=self.instances, guests=self.guests)
         self.desk = LaunchDesk(
             node="n1",
             zone=None,
@@ -291,6 +302,12 @@ async def unit_node(
         node.journal.close()
 
 
+async def a_few_turns() -> None:
+    """Let everything go on that waits for nothing but its turn."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 def make_journal_refuse(state_dir: Path, *numbers: int) -> None:
     """Make SQLite itself refuse to write these instances, as it does on a full disk."""
     Journal.open(state_dir / "journal.sqlite").close()
@@ -302,3 +319,15 @@ def make_journal_refuse(state_dir: Path, *numbers: int) -> None:
             " BEGIN SELECT RAISE(FAIL, 'disk full'); END"
         )
         database.commit()
+
+
+class HeldUpJournal:
+    """Holds the journal of a node up: writes wait until it is let go."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._may_write = threading.Event()
+        # The journal has one thread, and this is the first thing that it does from now on.
+        journal._thread.submit(self._may_write.wait)  # noqa: SLF001 - a disk that hangs
+
+    def let_go(self) -> None:
+        self._may_write.set()

@@ -176,11 +176,12 @@ class Requester:
         zone: str | None = None,
         lasts_ms: int = 5_000,
         timeout_s: float = 5,
+        hold_ms: int | None = None,
     ) -> messages.LaunchReply:
         """Raises nats.errors.NoRespondersError when nobody has room."""
         answer = await self.connection.request(
             launch_subject(REGION, instance_type, zone),
-            launch_request(*numbers, instance_type=instance_type),
+            launch_request(*numbers, instance_type=instance_type, hold_ms=hold_ms),
             timeout=timeout_s,
             headers=launch_headers(
                 launch if launch is not None else numbers[0],
@@ -205,16 +206,25 @@ class Requester:
         return False
 
     async def instances(self, action: NodeAction, *numbers: int) -> dict[str, str]:
+        ids = tuple(instance_id(number) for number in numbers)
+        return _states(await self.ask_node(action, messages.InstancesRequest(instance_ids=ids)))
+
+    async def order(
+        self, action: NodeAction | RegionAction, request: messages.AttemptRequest
+    ) -> dict[str, str]:
+        """Commit, release or cancel; return the states in the answer."""
+        if isinstance(action, RegionAction):
+            return _states(await self._ask_region(action, request))
+        return _states(await self.ask_node(action, request))
+
+    async def ask_node(
+        self, action: NodeAction, request: messages.Message, *, timeout_s: float = 5
+    ) -> bytes:
+        """Return the node's answer. Raises nats.errors.TimeoutError without one."""
         answer = await self.connection.request(
-            node_subject(REGION, NODE, action),
-            messages.encode(
-                messages.InstancesRequest(
-                    instance_ids=tuple(instance_id(number) for number in numbers)
-                )
-            ),
-            timeout=5,
+            node_subject(REGION, NODE, action), messages.encode(request), timeout=timeout_s
         )
-        return _states(answer.data)
+        return bytes(answer.data)
 
     async def inventory(self) -> dict[str, str]:
         return _states(await self._ask_region(RegionAction.INVENTORY))
@@ -223,10 +233,11 @@ class Requester:
         answer = await self._ask_region(RegionAction.DESCRIBE_CAPACITY)
         return messages.decode(answer, messages.CapacityReply)
 
-    async def _ask_region(self, action: RegionAction) -> bytes:
-        answer = await self.connection.request(
-            region_subject(REGION, action), messages.encode(messages.RegionRequest()), timeout=5
-        )
+    async def _ask_region(
+        self, action: RegionAction, request: messages.Message | None = None
+    ) -> bytes:
+        payload = messages.encode(request or messages.RegionRequest())
+        answer = await self.connection.request(region_subject(REGION, action), payload, timeout=5)
         return bytes(answer.data)
 
 

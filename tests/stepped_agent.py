@@ -145,9 +145,7 @@ class Host:
             set_aside=set_aside,
             capacity_changed=self.changed.set,
         )
-        self.owner_actions = OwnerActions(
-            instances=self.instances, guests=self.guests, ledger=self.ledger
-        )
+        self.owner_actions = OwnerActions(instances=self.instances, guests=self.guests)
         self.desk = LaunchDesk(
             node="n",
             zone=None,

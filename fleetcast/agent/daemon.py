@@ -107,9 +107,7 @@ class Agent:
             instances=self._instances,
             guests=self._guests,
             holds=self._holds,
-            owner_actions=OwnerActions(
-                instances=self._instances, guests=self._guests, ledger=self._ledger
-            ),
+            owner_actions=OwnerActions(instances=self._instances, guests=self._guests),
             capacity_report=CapacityReport(
                 node=node,
                 zone=zone,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast.agent.journal import JournalUnwritable
+from fleetcast.errors import FleetcastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 # So late the room of a hold that has lapsed is given back at most.
 _LOOK_EVERY_S: Final = 0.5
 _GIVEN_UP: Final = "Server.LaunchGivenUp"
+
+
+class OrderExpired(FleetcastError):
+    """An order of a launch that is undecided came too late: its launch may be decided by now."""
 
 
 class Holds:
@@ -46,9 +51,10 @@ class Holds:
         """Boot those that are held under exactly this attempt.
 
         Returns the reports of those that live now, booted by this Commit or an earlier one.
-        Raises JournalUnwritable, and then none boots.
+        Raises OrderExpired, and JournalUnwritable: then none boots.
         """
         await self._instances.decided(request.instance_ids)
+        self._check_in_time(request)
         now_ms = self._now_ms()
         committed = [
             msgspec.structs.replace(entry, held_until_ms=None)
@@ -73,11 +79,13 @@ class Holds:
         """End what is held under this attempt or an older one, and fence all that are named.
 
         Returns the reports of those of the launch that are known. May be repeated.
-        Raises JournalUnwritable: then nothing ends, but nothing new is accepted either.
+        Raises OrderExpired, and JournalUnwritable: then nothing ends.
         """
+        self._check_in_time(request)
         # At once: what is decided from now on is refused, and what is in hand is waited for.
         fences = self._instances.fence(request.instance_ids, request.attempt)
         await self._instances.decided(request.instance_ids)
+        self._check_in_time(request)
         entries = [
             entry
             for entry in self._instances.known(request.instance_ids)
@@ -91,6 +99,14 @@ class Holds:
         ]
         await self._guests.change(ending, ids, fences)
         return self._instances.reports(ids)
+
+    def _check_in_time(self, request: AttemptRequest) -> None:
+        expires_at_ms = request.expires_at_ms
+        if expires_at_ms is msgspec.UNSET:
+            return
+        late_ms = self._now_ms() - expires_at_ms
+        if late_ms >= 0:
+            raise OrderExpired(f"{request.launch_id}: the order expired {late_ms} ms ago")
 
     def _given_up(self, entry: Entry, why: str) -> Entry:
         # Nothing runs for a hold, and a guest that may run has to be destroyed first.

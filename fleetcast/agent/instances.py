@@ -281,6 +281,13 @@ class Instances:
         """Say whether what memory says of an instance is on disk, so that it may be acted on."""
         return instance_id not in self._being_written and instance_id not in self._unpromised
 
+    def book(self, entry: Entry) -> bool:
+        """Book room for a stopped instance again. Return False if there is none."""
+        if not self._ledger.reserve(entry.guest.instance_id, resources_of(entry.guest)):
+            return False
+        self._capacity_changed()
+        return True
+
     def free(self, instance_id: str) -> None:
         """Give back what an instance used."""
         if self._ledger.release(instance_id):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast import messages
+from fleetcast.agent.holds import OrderExpired
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import InvalidMessage
 from fleetcast.subjects import NodeAction, RegionAction, action_of
@@ -74,6 +75,8 @@ class NodeActions:
                 "request not understood",
                 extra={"subject": message.subject, "why": str(problem)},
             )
+        except OrderExpired as problem:
+            _log.info("late order ignored", extra={"subject": message.subject, "why": str(problem)})
         except JournalUnwritable as problem:
             _log.critical(
                 "request not carried out",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from fleetcast.agent.instances import resources_of
 from fleetcast.agent.journal import JournalUnwritable
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.journal import Entry
-    from fleetcast.agent.ledger import Ledger
     from fleetcast.messages import InstanceReport
 
 
@@ -33,10 +31,9 @@ class Outcome(NamedTuple):
 class OwnerActions:
     """Moves instances as their owners say. All raise JournalUnwritable: then nothing is done."""
 
-    def __init__(self, *, instances: Instances, guests: Guests, ledger: Ledger) -> None:
+    def __init__(self, *, instances: Instances, guests: Guests) -> None:
         self._instances = instances
         self._guests = guests
-        self._ledger = ledger
 
     async def terminate(self, instance_ids: Iterable[str]) -> tuple[InstanceReport, ...]:
         """Begin terminating; return the reports of those held here."""
@@ -77,11 +74,7 @@ class OwnerActions:
         """Begin starting what is stopped, if there is room for it again."""
         entries = await self._known(instance_ids)
         stopped = [entry for entry in entries if entry.state == "stopped"]
-        booked = [
-            entry
-            for entry in stopped
-            if self._ledger.reserve(entry.guest.instance_id, resources_of(entry.guest))
-        ]
+        booked = [entry for entry in stopped if self._instances.book(entry)]
         refused = [
             entry
             for entry in entries

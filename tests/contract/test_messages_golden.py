@@ -55,6 +55,12 @@ V1: Final[dict[str, Message]] = {
         attempt=2,
         instance_ids=("i-0123456789abcdef0", "i-0123456789abcdef1"),
     ),
+    "attempt_request_undecided": messages.AttemptRequest(
+        launch_id="r-0123456789abcdef0",
+        attempt=2,
+        instance_ids=("i-0123456789abcdef0",),
+        expires_at_ms=1_700_000_000_000,
+    ),
     "locate_request": messages.LocateRequest(launch_id="r-0123456789abcdef0"),
     "instances_request": messages.InstancesRequest(instance_ids=("i-0123456789abcdef0",)),
     "instances_reply": messages.InstancesReply(

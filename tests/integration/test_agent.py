@@ -11,8 +11,8 @@ import nats.errors
 import pytest
 
 from fleetcast import messages
-from fleetcast.subjects import NodeAction
-from tests.agent_parts import instance_id
+from fleetcast.subjects import NodeAction, RegionAction
+from tests.agent_parts import attempt_request, instance_id
 from tests.agent_process import (
     LARGEST,
     MEDIUM,
@@ -230,6 +230,55 @@ async def test_a_guest_that_runs_is_adopted_though_its_node_has_shrunk(
         assert set((await requester.inventory()).values()) <= {"pending", "running"}
         assert (await requester.capacity()).free.vcpu == -4
         assert not await launch_subscriptions(server)
+
+
+async def test_a_hold_survives_kill_9_and_lapses_all_the_same(
+    tmp_path: Path, server: NatsProcess, requester: Requester
+) -> None:
+    async with AgentProcess(tmp_path, server.url):
+        assert await requester.accepted(1, hold_ms=60_000)
+        assert await requester.accepted(2, hold_ms=1_000)
+    async with AgentProcess(tmp_path, server.url):
+        states = {instance_id(1): "pending", instance_id(2): "terminated"}
+        await eventually(requester.inventory, lambda held: held == states)
+        await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM) == 3)
+        assert await requester.order(NodeAction.COMMIT, attempt_request(2, launch=2)) == {}
+        committed = await requester.order(NodeAction.COMMIT, attempt_request(1))
+        assert committed == {instance_id(1): "pending"}
+    async with AgentProcess(tmp_path, server.url):
+        await eventually(requester.inventory, lambda held: held.get(instance_id(1)) == "running")
+
+
+async def test_a_cancellation_survives_kill_9(
+    tmp_path: Path, server: NatsProcess, requester: Requester
+) -> None:
+    async with AgentProcess(tmp_path, server.url):
+        assert await requester.accepted(1)
+        cancelled = await requester.order(
+            RegionAction.CANCEL_LAUNCH, attempt_request(1, 2, launch=1)
+        )
+        assert cancelled == {instance_id(1): "shutting-down"}
+    async with AgentProcess(tmp_path, server.url):
+        for number in (1, 2):
+            late = await requester.launch(number, launch=1)
+            assert isinstance(late, messages.Rejected)
+            assert late.reason == "node_fault"
+        await eventually(requester.inventory, lambda held: held == {instance_id(1): "terminated"})
+        assert await requester.accepted(1, 2, launch=1, attempt=2)
+
+
+async def test_a_stopped_instance_makes_room_and_stays_stopped_after_kill_9(
+    tmp_path: Path, server: NatsProcess, requester: Requester
+) -> None:
+    async with AgentProcess(tmp_path, server.url):
+        assert await requester.accepted(1, instance_type="t3.2xlarge")
+        await eventually(requester.inventory, lambda held: held == {instance_id(1): "running"})
+        await requester.instances(NodeAction.STOP, 1)
+        await eventually(lambda: promised_room(server), lambda held: held.get(LARGEST) == 1)
+    async with AgentProcess(tmp_path, server.url):
+        assert await requester.inventory() == {instance_id(1): "stopped"}
+        assert await requester.instances(NodeAction.START, 1) == {instance_id(1): "pending"}
+        await eventually(lambda: launch_subscriptions(server), lambda held: not held)
 
 
 # --- the server goes away ------------------------------------------------------------------

@@ -7,11 +7,13 @@ import resource
 import stat
 from typing import TYPE_CHECKING
 
+import nats.errors
 import nkeys  # type: ignore[import-untyped] # it has no annotations
 import pytest
 
 from fleetcast import messages
-from tests.agent_parts import instance_id
+from fleetcast.subjects import NodeAction
+from tests.agent_parts import attempt_request, instance_id
 from tests.agent_process import (
     MEDIUM,
     AgentProcess,
@@ -157,6 +159,36 @@ async def test_an_agent_whose_disk_is_full_says_node_fault_and_leaves_its_subjec
         assert (await requester.capacity()).closed
         # It goes on answering for what it holds.
         assert await requester.inventory() == {instance_id(1): "running"}
+
+
+@pytest.mark.parametrize(
+    ("action", "order"),
+    [
+        (NodeAction.COMMIT, attempt_request(1)),
+        (NodeAction.RELEASE, attempt_request(1)),
+        (NodeAction.STOP, messages.InstancesRequest(instance_ids=(instance_id(2),))),
+        (NodeAction.TERMINATE, messages.InstancesRequest(instance_ids=(instance_id(2),))),
+    ],
+)
+async def test_an_order_that_a_full_disk_refuses_is_not_confirmed_and_the_node_leaves(
+    tmp_path: Path,
+    server: NatsProcess,
+    requester: Requester,
+    action: NodeAction,
+    order: messages.Message,
+) -> None:
+    async with AgentProcess(tmp_path, server.url) as agent:
+        assert await requester.accepted(1, hold_ms=60_000)
+        assert await requester.accepted(2)
+        running = {instance_id(1): "pending", instance_id(2): "running"}
+        await eventually(requester.inventory, lambda held: held == running)
+        resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, 0))
+        with pytest.raises(nats.errors.TimeoutError):
+            await requester.ask_node(action, order, timeout_s=1)
+        await eventually(lambda: launch_subscriptions(server), lambda held: not held)
+        await agent.says("journal unwritable: taking no more launches")
+        assert "journal unwritable" in ((await requester.capacity()).closed or "")
+        assert await requester.inventory() == running
 
 
 async def test_its_state_is_for_its_own_user_only(tmp_path: Path, server: NatsProcess) -> None:

@@ -54,6 +54,20 @@ def test_a_closed_ledger_has_room_for_nothing_but_keeps_the_books() -> None:
     assert ledger.room(_MEDIUM) == 0
 
 
+def test_it_is_open_when_the_last_cause_has_gone() -> None:
+    ledger = Ledger(_TOTAL)
+    assert ledger.close("set aside", "three boots failed")
+    assert ledger.close("stopping")
+    assert not ledger.close("stopping")
+    seen = [ledger.closed]
+    for cause in ("stopping", "set aside", "set aside"):
+        ledger.reopen(cause)
+        seen.append(ledger.closed)
+    both, one = "set aside: three boots failed; stopping", "set aside: three boots failed"
+    assert seen == [both, one, None, None]
+    assert ledger.room(_MEDIUM) == 4
+
+
 def test_an_adopted_guest_is_booked_even_if_it_does_not_fit() -> None:
     ledger = Ledger(_TOTAL)
     ledger.adopt("i-1", _LARGE)

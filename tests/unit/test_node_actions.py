@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from fleetcast import messages
+from fleetcast import __version__, messages
 from fleetcast.capacity import Resources
 from fleetcast.subjects import NodeAction, RegionAction, node_subject, region_subject
 from tests.agent_parts import (
+    NOW_MS,
     Delivered,
     a_launch,
+    attempt_request,
     instance_id,
+    launch_id,
     make_journal_refuse,
     unit_node,
 )
@@ -102,6 +107,140 @@ async def test_the_inventory_names_every_instance(tmp_path: Path) -> None:
             instance_id(2): "running",
             instance_id(3): "running",
         }
+
+
+async def test_an_inventory_says_whose_where_and_what_is_held(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1), a_launch(2, launch=2, hold_ms=1_000))
+        await node.guests.idle()
+        request = _to_region(RegionAction.INVENTORY)
+        await node.actions.answer_region(request)
+        reply = messages.decode(request.answers[0], messages.InstancesReply)
+        assert reply.zone == "z1"
+        assert [one.account_id for one in reply.instances] == ["000000000000"] * 2
+        assert [one.held is True for one in reply.instances] == [False, True]
+
+
+async def test_an_inventory_leaves_out_what_ended_more_than_an_hour_ago(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2))
+        await node.guests.idle()
+        await node.owner_actions.terminate([instance_id(1)])
+        await node.guests.idle()
+        node.now_s += 3_600
+        still = _to_region(RegionAction.INVENTORY)
+        await node.actions.answer_region(still)
+        assert _reports(still) == {instance_id(1): "terminated", instance_id(2): "running"}
+        node.now_s += 1
+        no_more = _to_region(RegionAction.INVENTORY)
+        await node.actions.answer_region(no_more)
+        assert _reports(no_more) == {instance_id(2): "running"}
+
+
+async def test_a_hold_is_committed_located_and_cancelled_over_the_wire(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, 2, hold_ms=1_000))
+        commit = _to_node(NodeAction.COMMIT, attempt_request(1))
+        await node.actions.answer_node(commit)
+        assert _reports(commit) == {instance_id(1): "pending"}
+        await node.guests.idle()
+        wanted = messages.encode(messages.LocateRequest(launch_id=launch_id(1)))
+        locate = _to_region(RegionAction.LOCATE_LAUNCH, wanted)
+        await node.actions.answer_region(locate)
+        assert _reports(locate) == {instance_id(1): "running", instance_id(2): "pending"}
+        cancelled = messages.encode(attempt_request(1, 2, 3))
+        cancel = _to_region(RegionAction.CANCEL_LAUNCH, cancelled)
+        await node.actions.answer_region(cancel)
+        assert _reports(cancel) == {instance_id(1): "shutting-down", instance_id(2): "terminated"}
+
+
+async def test_who_holds_nothing_of_a_launch_says_so(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        wanted = messages.encode(messages.LocateRequest(launch_id=launch_id(1)))
+        for action, payload in (
+            (RegionAction.LOCATE_LAUNCH, wanted),
+            (RegionAction.CANCEL_LAUNCH, messages.encode(attempt_request(1))),
+        ):
+            request = _to_region(action, payload)
+            await node.actions.answer_region(request)
+            assert _reports(request) == {}
+        release = _to_node(NodeAction.RELEASE, attempt_request(1))
+        await node.actions.answer_node(release)
+        assert _reports(release) == {}
+
+
+async def test_a_late_order_is_not_answered(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        late = attempt_request(1, expires_at_ms=NOW_MS)
+        for action in (NodeAction.COMMIT, NodeAction.RELEASE):
+            request = _to_node(action, late)
+            await node.actions.answer_node(request)
+            assert request.answers == []
+        cancel = _to_region(RegionAction.CANCEL_LAUNCH, messages.encode(late))
+        await node.actions.answer_region(cancel)
+        assert cancel.answers == []
+
+
+async def test_what_an_owner_asks_is_answered_with_what_was_refused(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.guests.idle()
+        for action, state, refused in (
+            (NodeAction.REBOOT, "running", msgspec.UNSET),
+            (NodeAction.START, "running", msgspec.UNSET),
+            (NodeAction.STOP, "stopping", msgspec.UNSET),
+            (NodeAction.REBOOT, "stopped", {instance_id(1): "state"}),
+            (NodeAction.START, "pending", msgspec.UNSET),
+        ):
+            request = _to_node(action, _instances(1))
+            await node.actions.answer_node(request)
+            reply = messages.decode(request.answers[0], messages.InstancesReply)
+            assert [one.state for one in reply.instances] == [state], action
+            assert reply.refused == refused
+            await node.guests.idle()
+
+
+async def test_the_console_is_told_with_its_age(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1), a_launch(2, launch=2, hold_ms=1_000))
+        await node.guests.idle()
+        replies = []
+        for number in (1, 2, 9):
+            request = _to_node(NodeAction.GET_CONSOLE_OUTPUT, _instances(number))
+            await node.actions.answer_node(request)
+            replies.append(messages.decode(request.answers[0], messages.ConsoleReply))
+        of_guest, of_held, of_nobody = replies
+        assert b"booted" in base64.b64decode(of_guest.output_base64 or "")
+        assert of_guest.written_at_ms is not None
+        assert (of_held.output_base64, of_held.written_at_ms) == ("", None)
+        assert (of_nobody.output_base64, of_nobody.written_at_ms) == (None, None)
+
+
+async def test_the_console_of_several_at_once_is_not_understood(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        request = _to_node(NodeAction.GET_CONSOLE_OUTPUT, _instances(1, 2))
+        await node.actions.answer_node(request)
+        assert request.answers == []
+
+
+async def test_what_a_node_serves_is_told_apart_from_what_has_room(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        request = _to_region(RegionAction.DESCRIBE_INSTANCE_TYPES)
+        await node.actions.answer_region(request)
+        reply = messages.decode(request.answers[0], messages.InstanceTypesReply)
+        assert (reply.node, reply.zone) == ("n1", "z1")
+        assert set(reply.instance_types) == {"t3.medium", "t3.xlarge", "t3.2xlarge"}
+        assert reply.room == {"t3.medium": 3, "t3.xlarge": 1}
+
+
+async def test_a_capacity_report_names_the_agents_version_and_clock(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        request = _to_region(RegionAction.DESCRIBE_CAPACITY)
+        await node.actions.answer_region(request)
+        reply = messages.decode(request.answers[0], messages.CapacityReply)
+        assert (reply.version, reply.now_ms) == (__version__, NOW_MS)
 
 
 async def test_capacity_is_reported_as_admission_sees_it(tmp_path: Path) -> None:
