@@ -59,7 +59,8 @@ _FLAGS: Final[Mapping[str, tuple[str, bool]]] = {
     "instance-storage-supported": ("InstanceStorageSupported", False),
 }
 _USAGE_CLASSES: Final = ("on-demand",)
-_ROOT_DEVICE_TYPES: Final = ("instance-store",)
+# EC2's word for a root that outlives a stop.
+_ROOT_DEVICE_TYPES: Final = ("ebs",)
 _VIRTUALIZATION_TYPES: Final = ("hvm",)
 
 _PROPERTIES: Final[Mapping[str, Property[ServedType]]] = {

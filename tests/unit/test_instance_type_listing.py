@@ -105,7 +105,7 @@ def test_each_filter_finds_the_type_that_has_the_value(name: str, value: str) ->
         ("free-tier-eligible", "false"),
         ("hibernation-supported", "false"),
         ("instance-storage-supported", "false"),
-        ("supported-root-device-type", "instance-store"),
+        ("supported-root-device-type", "ebs"),
         ("supported-usage-class", "on-demand"),
         ("supported-virtualization-type", "hvm"),
     ],
