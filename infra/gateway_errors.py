@@ -1,7 +1,9 @@
 """What API Gateway answers by itself, in the form that EC2 clients read.
 
 A call that it refuses, throttles or can't pass on never reaches the function. Its own JSON would
-end in a parser error in every EC2 client, which then neither shows the reason nor retries.
+end in a parser error in every EC2 client, which then neither shows the reason nor retries. These
+answers are an API's, not a path's: below /v1, where the function answers with JSON, they are XML
+too, and fleetcast.cli.read_api reads both.
 """
 
 from typing import NamedTuple
