@@ -4,7 +4,7 @@ A launch's records are looked at twice: in the index before the nodes are asked,
 after. Two things follow, and no clock is needed for them. What was recorded on a node before it
 was asked, and isn't in its answer, is gone. And what the table says afterwards is newer than the
 answer: a node never holds the place of a launch that is decided and isn't recorded there.
-Source: docs/launch-protocol, "Reconcile".
+Source: docs/launch-protocol, "Reconcile"; ADR 0010.
 """
 
 from __future__ import annotations
