@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import nats
 import pytest
+from botocore.exceptions import ClientError
 
 from fleetcast import messages
 from fleetcast.local.inventory import held_instances
@@ -30,6 +31,7 @@ from tests.small_fleet import TYPE, SmallFleet, small_fleet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mypy_boto3_ec2 import EC2Client
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
@@ -59,6 +61,7 @@ def test_every_subject_is_asked_and_answered_by_what_ships(fleet: SmallFleet) ->
     listener = fleet.outside.run(_listen(fleet, asked))
     try:
         _ask_as_a_client()
+        _launch_more_than_fits()
         assert fleet.outside.run(held_instances(fleet.servers[REGION].url, REGION, nodes=1))
         fleet.outside.run(_ask_as_an_operator(listener))
         fleet.outside.run(_all_heard(asked))
@@ -94,20 +97,39 @@ async def _all_heard(asked: set[str]) -> None:
 
 
 def _ask_as_a_client() -> None:
+    """Call all actions; each fails unless the agent answers."""
     client = ec2_client()
-    launched = [
-        client.run_instances(  # fails unless the agent answers
-            ImageId="ami-00000001",
-            InstanceType=TYPE,
-            MinCount=1,
-            MaxCount=1,
-            Placement={"AvailabilityZone": zone} if zone else {},
-        )["Instances"][0]["InstanceId"]
-        for zone in (None, ZONE)
-    ]
-    client.describe_instances(InstanceIds=launched)
-    # One stays, for the inventory.
-    client.terminate_instances(InstanceIds=launched[:1])
+    (one,) = _launch(client, Placement={"AvailabilityZone": ZONE})
+    _await_state(client, "running", one)
+    client.reboot_instances(InstanceIds=[one])
+    client.get_console_output(InstanceId=one)
+    client.stop_instances(InstanceIds=[one])
+    _await_state(client, "stopped", one)
+    client.start_instances(InstanceIds=[one])
+    client.describe_instance_types(InstanceTypes=[TYPE])
+    client.terminate_instances(InstanceIds=[one])
+    # Those stay, for the inventory.
+    client.describe_instances(InstanceIds=_launch(client, count=2))
+
+
+def _launch_more_than_fits() -> None:
+    """Have a launch look for what it gets no answer about, and give up what it got."""
+    # To the server the listener is somebody who might have room.
+    with pytest.raises(ClientError, match="no answer"):
+        _launch(ec2_client(), count=5)
+
+
+def _launch(client: EC2Client, *, count: int = 1, **how: Any) -> list[str]:  # noqa: ANN401 - botocore's parameters
+    launched = client.run_instances(
+        ImageId="ami-00000001", InstanceType=TYPE, MinCount=count, MaxCount=count, **how
+    )
+    return [instance["InstanceId"] for instance in launched["Instances"]]
+
+
+def _await_state(client: EC2Client, state: str, name: str) -> None:
+    waiter: Any = client.get_waiter(f"instance_{state}")  # type: ignore[call-overload] # not a literal
+    waiter.config.delay = 0.05
+    waiter.wait(InstanceIds=[name], WaiterConfig={"MaxAttempts": 300})
 
 
 async def _ask_as_an_operator(connection: Client) -> None:
