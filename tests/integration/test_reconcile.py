@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
+from lambdas.live_index import region_partition
 from lambdas.reconcile.table import ReconcileTable, TableBusy
 from tests.captured_logs import captured_logs
 from tests.reconciled_world import (
@@ -310,6 +311,44 @@ async def test_a_launch_stays_unknown_as_long_as_a_known_node_is_silent(world: W
     world.node("n1").silent = False
     assert (await world.run()).launches_resolved_n == 1
     assert world.state(1) is None
+
+
+async def test_a_launch_that_is_decided_while_it_is_looked_up_keeps_the_place_it_was_given(
+    world: World,
+) -> None:
+    """A large launch is written down in parts, and its function may die between two of them."""
+    record = world.begin(1, undecided_until_s=NOW_S + MINUTE_S)
+    reservation = world.fleet.reservation(ACCOUNT, launch_id(1))
+    assert reservation
+    world.dynamodb.update_item(
+        TableName=FLEET,
+        Key={"pk": {"S": f"ACCOUNT#{ACCOUNT}"}, "sk": {"S": f"INSTANCE#{record.instance_id}"}},
+        UpdateExpression="SET #region = :region, #node = :node, live_pk = :live",
+        ExpressionAttributeNames={"#region": "region", "#node": "node"},
+        ExpressionAttributeValues={
+            ":region": {"S": US},
+            ":node": {"S": "n1"},
+            ":live": {"S": region_partition(US)},
+        },
+    )
+    world.node("n1").hold(report(1, state="pending"))
+    world.node("n2").hold(report(1, attempt=2, state="pending"))
+    decided: list[bool] = []
+
+    def decide_otherwise(**_: object) -> None:
+        if not decided:
+            decided.append(True)
+            at_n2 = msgspec.structs.replace(record, region=US, node="n2", attempt=2)
+            placed = msgspec.structs.replace(reservation, state="placed", region=US)
+            world.fleet.place_launch(placed, [at_n2])
+
+    events: Any = world.dynamodb.meta.events
+    events.register("after-call.dynamodb.BatchGetItem", decide_otherwise)
+    await world.run()
+    assert decided
+    await world.run()
+    assert [name for name in ("n1", "n2") if world.node(name).holds] == ["n2"]
+    assert world.state(1) == "pending"
 
 
 # --- whatever happens in between -----------------------------------------------------------
