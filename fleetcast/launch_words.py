@@ -220,7 +220,7 @@ def _why_behind(story: LaunchStory, place: RankedRegion, before: RankedRegion) -
     if place.missing_scored_signals != before.missing_scored_signals:
         return "other load signals were not read"
     if place.score == before.score:
-        return "as good"
+        return "no score either" if place.score is None else "as good"
     return "a higher score, which is worse"
 
 

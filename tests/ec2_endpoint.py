@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ACCOUNT = "123456789012"
 OWNER = "999999999999"  # of the API
+_API_URL = "https://abc123.execute-api.us-east-1.amazonaws.com/prod"
 
 atexit.register(handler.loop.close)  # Lambda just stops; a test run would be warned
 
@@ -92,22 +94,42 @@ class _Body:
         yield self._document.encode()
 
 
-def ec2_client(*, account: str = ACCOUNT, attempts: int = 1) -> EC2Client:
-    """Return botocore's own EC2 client, whose requests go to the function."""
+def ec2_client(*, account: str = ACCOUNT, attempts: int = 1, path: str = "/") -> EC2Client:
+    """Return botocore's own EC2 client, whose requests go to the function.
+
+    path: of its endpoint, below the stage.
+    """
     session = botocore.session.Session()
     session.set_credentials("test", "test")
     config = Config(retries={"total_max_attempts": attempts, "mode": "standard"})
-    client: Any = session.create_client("ec2", region_name="us-east-1", config=config)
+    client: Any = session.create_client(
+        "ec2", region_name="us-east-1", config=config, endpoint_url=f"{_API_URL}{path}"
+    )
 
     def respond(request: AWSPreparedRequest, **_: object) -> AWSResponse:
         body = request.body.decode() if isinstance(request.body, bytes) else request.body
-        answer = call(event(str(body), account=account))
+        received = event(str(body), account=account) | _routed(request.url)
+        answer = call(received)
         headers = HTTPHeaders.from_dict(answer["headers"])
         return AWSResponse(request.url, answer["statusCode"], headers, _Body(answer["body"]))
 
     client.meta.events.register_first("before-send.ec2", respond)
     checked: EC2Client = client
     return checked
+
+
+def _routed(url: str) -> dict[str, Any]:
+    """Say of a URL what a REST API says of it, whose paths may end with a slash or not."""
+    path = url.removeprefix(_API_URL)
+    region = re.fullmatch(r"/regions/([^/]+)/?", path)
+    if region is None:
+        assert path in {"", "/"}, f"the API has no {path}"
+        return {"resource": "/", "path": path}
+    return {
+        "resource": "/regions/{region}",
+        "path": path,
+        "pathParameters": {"region": region[1]},
+    }
 
 
 def error_of(error: ClientError) -> tuple[str, str, int]:

@@ -287,7 +287,10 @@ def test_the_default_region_leads_when_nothing_is_known() -> None:
     leads = "the default region leads when no region's load is known"
     blind = {"missing_scored_signals": 2}
 
-    assert reasons(ranked(WEST, None), ranked(EAST, None))[0] == f"tried first: {leads}"
+    assert reasons(ranked(WEST, None), ranked(EAST, None)) == [
+        f"tried first: {leads}",
+        "tried after eu-west-1: no score either",
+    ]
     assert reasons(ranked(WEST, 0.9, **blind), ranked(EAST, 0.1, **blind)) == [
         f"tried first: {leads}",
         f"tried after eu-west-1: {leads}",
