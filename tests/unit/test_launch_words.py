@@ -97,19 +97,19 @@ def test_a_refused_launch_is_told_from_its_end_to_its_asks() -> None:
         "1. us-east-1: score 0.2512, fresh (1m old)",
         "  tried first: the lowest score",
         (
-            "  +3.1 ms  ec2.RunInstances.us-east-1.t3.medium, 1 instance, attempt 1: node n1 was full "
-            "when it arrived (a lost race, asked again at once) [0.8 ms]"
+            "  +3.1 ms  ec2.RunInstances.us-east-1.t3.medium, 1 instance, attempt 1: node n1 was "
+            "full when it arrived (a lost race, asked again at once) [0.8 ms]"
         ),
         (
-            "  +5.0 ms  ec2.RunInstances.us-east-1.t3.medium, 1 instance, attempt 1: nobody listens, "
-            "no node there has room [0.8 ms]"
+            "  +5.0 ms  ec2.RunInstances.us-east-1.t3.medium, 1 instance, attempt 1: nobody "
+            "listens, no node there has room [0.8 ms]"
         ),
         "  left: no node has room",
         "2. eu-west-1: score 0.5, stale (40m old)",
         "  tried after us-east-1: a stale score",
         (
-            "  +1,206.0 ms  ec2.RunInstances.eu-west-1.t3.medium, 1 instance, attempt 1: the region "
-            "could not be asked: connection refused [1,000.0 ms]"
+            "  +1,206.0 ms  ec2.RunInstances.eu-west-1.t3.medium, 1 instance, attempt 1: the "
+            "region could not be asked: connection refused [1,000.0 ms]"
         ),
         "  left, and whether it has room is not known: connection refused",
     ]
