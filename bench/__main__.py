@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from bench import dispatch, storm, sweep
+from bench import dispatch, launch, storm, sweep
 
-BENCHES = {"storm": storm.run, "dispatch": dispatch.run, "sweep": sweep.run}
+BENCHES = {
+    "storm": storm.run,
+    "dispatch": dispatch.run,
+    "launch": launch.run,
+    "sweep": sweep.run,
+}
 
 
 def main(arguments: list[str]) -> int:
