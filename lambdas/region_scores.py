@@ -10,7 +10,7 @@ nor Powertools.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,7 +20,6 @@ from fleetcast.score_history import (
     history_partition,
     history_sort_key,
 )
-from fleetcast.scoring import UNUSABLY_LARGE
 from fleetcast.selection import RegionScore
 from lambdas.attribute_values import decode_item, encode_item
 from lambdas.transactions import cancellation_reasons, transact
@@ -32,46 +31,10 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
 
     from fleetcast.score_history import SweepRecord
-    from fleetcast.scoring import TelemetryStatus
+    from fleetcast.scoring import Reading, TelemetryStatus
 
 ANY_TYPE = "*"  # the score that needs no instance type
 ITEMS_A_TRANSACTION = 100
-
-# ok: read just now, or so recently that no call was due. stale: a call failed; the value is the
-# last good one. missing: an answer without it, none in time, or no source configured. refused: AWS
-# says no, and will again. not_offered: there is nothing to read. failed: anything else.
-SignalStatus = Literal["ok", "stale", "missing", "refused", "not_offered", "failed"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)  # a sweep has thousands
-class Reading:
-    """What was seen of one signal; value and observed_at_s are None when there is no value.
-
-    value: as of now if the status is ok, what counts instead if it is not_offered, and else only
-    the last good one. observed_at_s: epoch seconds. error: why the status isn't ok.
-    """
-
-    value: float | None
-    status: SignalStatus
-    observed_at_s: float | None = None
-    error: str | None = None
-
-    @classmethod
-    def of(cls, value: float, *, observed_at_s: float) -> Self:
-        """Record a value; one that is not a usable finite number is a failure instead."""
-        if not abs(value) < UNUSABLY_LARGE:  # NaN is not
-            return cls.absent("failed", f"{value!r} is not a finite number")
-        return cls(value=value, status="ok", observed_at_s=observed_at_s)
-
-    @classmethod
-    def absent(cls, status: SignalStatus, error: str) -> Self:
-        """Record why there is no value."""
-        return cls(value=None, status=status, error=error)
-
-    @property
-    def counted(self) -> float | None:
-        """The value to score by: a last good value is none, for the truth may be worse by now."""
-        return self.value if self.status in {"ok", "not_offered"} else None
 
 
 @dataclass(frozen=True, kw_only=True)

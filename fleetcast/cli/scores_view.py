@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
-    from fleetcast.scoring import ScoreTerm
-    from fleetcast.selection import Observation, RegionReport
+    from fleetcast.scoring import Reading, ScoreTerm
+    from fleetcast.selection import RegionReport
 
 STATUS_STYLES: Final[Mapping[str, str]] = {
     "ok": "green",
@@ -135,7 +135,7 @@ def _score_cell(place: RegionReport) -> Text:
     return cell.append(f"\n{place.freshness} {age_text(place.age_s)}", style=f"{style} not bold")
 
 
-def _signal_cell(seen: Observation | None, answer: ScoresAnswer) -> Text:
+def _signal_cell(seen: Reading | None, answer: ScoresAnswer) -> Text:
     if seen is None:
         return Text("-", style="dim")
     age = "" if seen.observed_at_s is None else age_text(answer.answered_at_s - seen.observed_at_s)

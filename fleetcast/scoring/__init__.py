@@ -6,7 +6,7 @@ and what stands in for one that could not be read. It is pure: standard library 
 The rule it keeps (I9): a signal that fails never improves a region's rank. Source: ADR 0002.
 """
 
-from fleetcast.scoring.numbers import UNUSABLY_LARGE
+from fleetcast.scoring.readings import Reading, SignalStatus
 from fleetcast.scoring.scores import (
     DEFAULT_WEIGHTS,
     OPTIONAL_WEIGHTS,
@@ -46,13 +46,14 @@ __all__ = [
     "OPTIONAL_WEIGHTS",
     "SCALES",
     "SCORED_TELEMETRY_SIGNALS",
-    "UNUSABLY_LARGE",
     "PriceDirection",
     "PriceTrend",
+    "Reading",
     "RegionSignals",
     "ScoreTerm",
     "SignalReadings",
     "SignalScale",
+    "SignalStatus",
     "TelemetryStatus",
     "Weights",
     "capacity_block_trend",

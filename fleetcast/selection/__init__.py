@@ -14,7 +14,6 @@ from fleetcast.selection.ranking import (
     rank_regions,
 )
 from fleetcast.selection.recommendation import (
-    Observation,
     Recommendation,
     RegionReport,
     ScoredRegion,
@@ -25,7 +24,6 @@ from fleetcast.selection.recommendation import (
 __all__ = [
     "DEFAULT_TIE_BAND",
     "Freshness",
-    "Observation",
     "RankedRegion",
     "Recommendation",
     "RegionReport",

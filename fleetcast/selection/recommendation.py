@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from fleetcast.scoring import SCORED_TELEMETRY_SIGNALS, TelemetryStatus
+from fleetcast.scoring import SCORED_TELEMETRY_SIGNALS, Reading, TelemetryStatus
 from fleetcast.selection.ranking import (
     DEFAULT_TIE_BAND,
     RankedRegion,
@@ -23,35 +23,16 @@ from fleetcast.selection.ranking import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-ObservationStatus = Literal["ok", "stale", "missing", "refused", "not_offered", "failed"]
 Outcome = Literal["recommended", "no_telemetry", "no_gpus", "all_failed", "no_regions"]
 
 FREE_GPUS = "free_gpus"
 TOTAL_GPUS = "total_gpus"
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of one signal.
-
-    value: units as the signal's, None when there is none. status: ok, or why there is no value of
-    now. observed_at_s: epoch seconds, of the value. error: why the status isn't ok.
-    """
-
-    value: float | None = None
-    status: ObservationStatus
-    observed_at_s: float | None = None
-    error: str | None = None
-
-    @property
-    def counted(self) -> float | None:
-        """The value that counts: a last good value doesn't, for the truth may be worse by now."""
-        return self.value if self.status in {"ok", "not_offered"} else None
-
-
 class ScoredRegion(RegionScore, frozen=True, kw_only=True):
-    """A region's score with what it was made of: observations by signal, and reasons in words."""
+    """A region's score with what it was made of: readings by signal, and reasons in words."""
 
-    signals: dict[str, Observation]
+    signals: dict[str, Reading]
     reasons: tuple[str, ...] = ()
 
 
@@ -61,7 +42,7 @@ class RegionReport(RankedRegion, frozen=True, kw_only=True):
     excluded: why the region is no choice, whatever its score; only recommend excludes.
     """
 
-    signals: dict[str, Observation]
+    signals: dict[str, Reading]
     reasons: tuple[str, ...] = ()
     excluded: str | None = None
 

@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
 from botocore.parsers import ResponseParserError
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

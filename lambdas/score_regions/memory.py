@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast.errors import InvalidInput
-from lambdas.region_scores import Reading, SignalStatus
+from fleetcast.scoring import Reading, SignalStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fleetcast.instance_types import ec2_catalogue
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 from lambdas.score_regions.pools import placement_pools
 from lambdas.score_regions.signals.capacity_blocks import (
@@ -35,7 +35,7 @@ from lambdas.score_regions.signals.spot_prices import SPOT_PRICE, spot_price_pro
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from lambdas.region_scores import SignalStatus
+    from fleetcast.scoring import SignalStatus
     from lambdas.score_regions.clients import AwsClients
     from lambdas.score_regions.memory import RegionMemory
     from lambdas.score_regions.signals.job_queue import JobQueues

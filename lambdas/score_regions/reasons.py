@@ -9,7 +9,7 @@ from lambdas.region_scores import ANY_TYPE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lambdas.region_scores import Reading
+    from fleetcast.scoring import Reading
 
 HIGH_PLACEMENT: Final = 0.7
 MODERATE_PLACEMENT: Final = 0.4

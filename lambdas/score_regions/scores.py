@@ -6,19 +6,21 @@ Pure: the time comes in as an argument.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from fleetcast.score_history import PastScore, SweepRecord
 from fleetcast.scoring import (
     OBSERVED_SIGNALS,
+    Reading,
     SignalReadings,
     observed_block_trend,
     simple_score_of,
     weighted_score,
     with_worst_for_missing,
 )
-from lambdas.region_scores import ANY_TYPE, Reading, RegionSweep, ScoreRow
+from lambdas.region_scores import ANY_TYPE, RegionSweep, ScoreRow
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.memory import encode_memory
 from lambdas.score_regions.reasons import reasons_for
@@ -152,7 +154,7 @@ def _ratio(spot: Reading, on_demand: Reading) -> Reading:
     unread = next((price for price in (spot, on_demand) if price.status != "ok"), None)
     if unread is None or ratio.value is None:
         return ratio
-    return replace(ratio, status=unread.status, error=unread.error)
+    return msgspec.structs.replace(ratio, status=unread.status, error=unread.error)
 
 
 def _block_trend(offers: Reading | None, by_day: Mapping[int, float]) -> Reading:

@@ -23,7 +23,8 @@ from lambdas.score_regions.signals.spot_prices import SPOT_PRICE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lambdas.region_scores import Reading, RegionScoresTable
+    from fleetcast.scoring import Reading
+    from lambdas.region_scores import RegionScoresTable
     from lambdas.score_regions.clients import AwsClients
     from lambdas.score_regions.collection import SignalKey
     from lambdas.settings import ScoreRegionsSettings

@@ -326,8 +326,10 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (403, b'{"Message":"User is not authorized"}', "HTTP 403: User is not authorized"),
         (
             403,
-            b"<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message><![CDATA[not "
-            b"<you>]]></Message></Error></Errors><RequestID>1</RequestID></Response>",
+            (
+                b"<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message><![CDATA[not "
+                b"<you>]]></Message></Error></Errors><RequestID>1</RequestID></Response>"
+            ),
             "HTTP 403: UnauthorizedOperation: not <you>",
         ),
         (403, b"<page><title/></page>", "HTTP 403: no reason given"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from lambdas.region_scores import Reading
+    from fleetcast.scoring import Reading
 
 NOW_S = 1_780_000_000.0
 TYPES = ("t3.medium", "t3.2xlarge", "m8a.large")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetcast.score_history import RECORD_ATTRIBUTE, decode_record, history_partition
+from fleetcast.scoring import Reading
 from fleetcast.selection import RegionScore
-from lambdas.region_scores import ANY_TYPE, Reading, RegionScoresTable, ScoreRow
+from lambdas.region_scores import ANY_TYPE, RegionScoresTable, ScoreRow
 from tests.region_sweeps import sweep_of
 from tests.tables import tables
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from lambdas.region_scores import SignalStatus
+    from fleetcast.scoring import SignalStatus
 
 TABLE = "RegionScores"
 SETTINGS = ScoreRegionsSettings(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleetcast.capacity import Resources
 from fleetcast.messages import CapacityReply, NodeLoad
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.signals.fleet_telemetry import (
     FLEET_SIGNALS,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcast.errors import InvalidConfiguration
+from fleetcast.scoring import Reading
 from fleetcast.selection import (
-    Observation,
     Recommendation,
     ScoredRegion,
     rank_regions,
@@ -19,13 +19,13 @@ NOW_S = 1_800_000_000.0
 MAX_SCORE_AGE_S = 900.0
 
 
-def seen(value: float) -> Observation:
-    return Observation(value=value, status="ok", observed_at_s=NOW_S - 30)
+def seen(value: float) -> Reading:
+    return Reading(value=value, status="ok", observed_at_s=NOW_S - 30)
 
 
-REFUSED = Observation(status="refused", error="AccessDenied: not allowed")
-UNCONFIGURED = Observation(status="missing", error="the region has no cluster")
-LAST_GOOD = Observation(value=8, status="stale", observed_at_s=NOW_S - 9000, error="Throttling")
+REFUSED = Reading(status="refused", error="AccessDenied: not allowed")
+UNCONFIGURED = Reading(status="missing", error="the region has no cluster")
+LAST_GOOD = Reading(value=8, status="stale", observed_at_s=NOW_S - 9000, error="Throttling")
 
 
 def scored(
@@ -35,7 +35,7 @@ def scored(
     missing: int = 0,
     age_s: float = 60.0,
     reasons: tuple[str, ...] = ("empty queue",),
-    **signals: Observation,
+    **signals: Reading,
 ) -> ScoredRegion:
     return ScoredRegion(
         region=region,
@@ -111,7 +111,7 @@ def test_errors_of_the_recommended_region_are_told_with_it() -> None:
 
 
 def test_what_a_region_does_not_offer_is_no_error() -> None:
-    not_offered = Observation(status="not_offered", error="UnsupportedOperation")
+    not_offered = Reading(status="not_offered", error="UnsupportedOperation")
 
     assert ask(scored("us-east-1", queue_depth=seen(0), blocks=not_offered)).errors == ()
 
@@ -227,7 +227,7 @@ def test_a_region_with_fewer_gpus_in_all_is_excluded_though_the_free_ones_are_un
 
 
 @pytest.mark.parametrize("free_gpus", [REFUSED, LAST_GOOD])
-def test_unread_gpus_exclude_a_region_only_when_gpus_are_required(free_gpus: Observation) -> None:
+def test_unread_gpus_exclude_a_region_only_when_gpus_are_required(free_gpus: Reading) -> None:
     region = scored("us-east-1", queue_depth=seen(0), free_gpus=free_gpus)
 
     assert ask(region, gpus=1).region == "us-east-1"

@@ -11,8 +11,8 @@ from rich.console import Console
 from fleetcast.cli.scores_view import recommendation_view, scores_view
 from fleetcast.cli.terminal import output_console
 from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
-from fleetcast.scoring import DEFAULT_WEIGHTS, SCALES
-from fleetcast.selection import Observation, RegionReport
+from fleetcast.scoring import DEFAULT_WEIGHTS, SCALES, Reading
+from fleetcast.selection import RegionReport
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,7 @@ def place(region: str, *, reason: str = "empty queue") -> RegionReport:
         missing_scored_signals=0,
         telemetry_status="complete",
         signals={
-            signal: Observation(value=number, status="ok", observed_at_s=NOW_S - 30)
+            signal: Reading(value=number, status="ok", observed_at_s=NOW_S - 30)
             for signal, number in NUMBERS.items()
         },
         reasons=(reason,),

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, UnknownRegionError
 from botocore.parsers import ResponseParserError
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey, collect, reading_of_error
 
 QUEUE = SignalKey("queue_depth", "us-east-1")

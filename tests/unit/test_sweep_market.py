@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.stub import Stubber
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey, collect
 from lambdas.score_regions.signals.capacity_blocks import capacity_blocks_probe, is_sold_as_blocks
 from lambdas.score_regions.signals.spot_placement import spot_placement_probe

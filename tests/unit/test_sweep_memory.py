@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcast.errors import InvalidInput
-from lambdas.region_scores import Reading, SignalStatus
+from fleetcast.scoring import Reading, SignalStatus
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.memory import (
     DAY_S,

@@ -7,7 +7,7 @@ from unittest.mock import call, create_autospec
 import msgspec
 import pytest
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.clients import AwsClients
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.memory import Answer, JobQueue, RegionMemory

@@ -11,7 +11,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.stub import Stubber
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.clients import AwsClients
 from lambdas.score_regions.collection import collect
 from lambdas.score_regions.signals.on_demand_prices import on_demand_price_probe

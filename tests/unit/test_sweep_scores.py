@@ -8,12 +8,14 @@ import pytest
 
 from fleetcast.scoring import (
     DEFAULT_WEIGHTS,
+    Reading,
     RegionSignals,
+    SignalStatus,
     Weights,
     simple_score,
     weighted_score,
 )
-from lambdas.region_scores import ANY_TYPE, Reading, RegionSweep, ScoreRow, SignalStatus
+from lambdas.region_scores import ANY_TYPE, RegionSweep, ScoreRow
 from lambdas.score_regions.collection import SignalKey
 from lambdas.score_regions.memory import RegionMemory, decode_memory
 from lambdas.score_regions.reasons import reasons_for

@@ -9,7 +9,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.stub import ANY, Stubber
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.clients import AwsClients
 from lambdas.score_regions.collection import Probe, collect
 from lambdas.score_regions.memory import JobQueue

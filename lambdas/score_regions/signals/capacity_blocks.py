@@ -6,8 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from fleetcast.scoring import CAPACITY_BLOCK_WEEKS, capacity_block_trend
-from lambdas.region_scores import Reading
+from fleetcast.scoring import CAPACITY_BLOCK_WEEKS, Reading, capacity_block_trend
 from lambdas.score_regions.collection import Probe, SignalKey
 from lambdas.score_regions.memory import DAY_S, Series
 

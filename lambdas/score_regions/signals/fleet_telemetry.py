@@ -15,9 +15,9 @@ from aws_lambda_powertools import Logger
 
 from fleetcast import messages
 from fleetcast.errors import InvalidMessage
+from fleetcast.scoring import Reading
 from fleetcast.subjects import RegionAction, region_subject
 from lambdas.bus import Bus, RegionError, Unreachable
-from lambdas.region_scores import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from botocore.exceptions import ClientError
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 from lambdas.score_regions.memory import DAY_S, JobQueue
 

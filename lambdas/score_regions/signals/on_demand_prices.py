@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_pricing.type_defs import FilterTypeDef
 
-    from lambdas.region_scores import Reading
+    from fleetcast.scoring import Reading
     from lambdas.score_regions.clients import AwsClients
 
 ON_DEMAND_PRICE = "on_demand_price_usd_per_hour"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_cloudwatch.type_defs import MetricDataQueryTypeDef, MetricDataResultTypeDef
 
-    from lambdas.region_scores import SignalStatus
+    from fleetcast.scoring import SignalStatus
     from lambdas.score_regions.clients import AwsClients
     from lambdas.settings import Region
 

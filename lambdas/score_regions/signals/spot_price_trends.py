@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from fleetcast.scoring import price_change_per_week
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading, price_change_per_week
 from lambdas.score_regions.collection import Probe, SignalKey
 from lambdas.score_regions.memory import DAY_S, Series
 from lambdas.score_regions.signals.spot_prices import price_history

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from lambdas.region_scores import Reading
+from fleetcast.scoring import Reading
 from lambdas.score_regions.collection import Probe, SignalKey
 
 if TYPE_CHECKING:
