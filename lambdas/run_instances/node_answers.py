@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NODE_TIMEOUT_S: Final = 1.0
-# What the node of an instance is asked while it is on its way to another state. A wish is
-# repeated: the node may not have heard it.
+# What the node of an instance is asked while it is on its way to another state. An end is final
+# and is wished again at once: the node may not have heard it.
 _ACTION_WHILE: Final[Mapping[InstanceState, NodeAction]] = {
     "pending": NodeAction.DESCRIBE,
-    "stopping": NodeAction.STOP,
+    "stopping": NodeAction.DESCRIBE,
     "shutting-down": NodeAction.TERMINATE,
 }
 
@@ -55,13 +55,39 @@ async def follow_up(
 ) -> tuple[list[InstanceRecord], set[str]]:
     """Ask after those instances that are on their way to another state.
 
+    One that is to be stopped or terminated is told so again if its node may not have heard it.
     Return all records as they are now, and the ids of those that were asked after in vain.
     """
     questions = [
         (_ACTION_WHILE[record.state], record) for record in records if record.state in _ACTION_WHILE
     ]
     answers = await ask_nodes(services, questions)
-    return write_reports(services, records, answers), answers.silent
+    current = write_reports(services, records, answers)
+    unheard = [
+        record
+        for record in current
+        if record.state == "stopping"
+        and (report := answers.reports.get(record.instance_id))
+        and report.state == "running"
+    ]
+    again = {record.instance_id: record for record in await _stop_again(services, unheard)}
+    return [again.get(record.instance_id, record) for record in current], answers.silent
+
+
+async def _stop_again(
+    services: Services, records: Sequence[InstanceRecord]
+) -> list[InstanceRecord]:
+    """Repeat a stop that a node has not heard. Return the records as they are now."""
+    if not records:
+        return []
+    # Read again, as late as can be: one that has stopped and been started by now must not be
+    # stopped for a wish that has come true.
+    current = services.fleet.instances_by_id(
+        records[0].account_id, [record.instance_id for record in records]
+    )
+    wished = [record for record in current if record.state == "stopping"]
+    answers = await ask_nodes(services, [(NodeAction.STOP, record) for record in wished])
+    return write_reports(services, current, answers)
 
 
 async def ask_nodes(

@@ -91,14 +91,14 @@ async def stop_instances(
     wished = [
         wish_shut_down(services, record, "stopping", from_states={"running"}) for record in before
     ]
-    # Those that were stopping before have just been asked after.
-    stopping = [
-        (NodeAction.STOP, after)
-        for record, after in zip(before, wished, strict=True)
-        if (record.state, after.state) == ("running", "stopping")
+    # Also what is stopped already: a start that had no answer may still be on its way there.
+    stopping = [record for record in wished if record.state in {"stopping", "stopped"}]
+    answers = await ask_nodes(services, [(NodeAction.STOP, record) for record in stopping])
+    after = [
+        wish_shut_down(services, record, "stopping", from_states={"pending", "running"})
+        for record in write_reports(services, wished, answers)
     ]
-    answers = await ask_nodes(services, stopping)
-    return stop_result(zip(before, write_reports(services, wished, answers), strict=True))
+    return stop_result(zip(before, after, strict=True))
 
 
 async def reboot_instances(

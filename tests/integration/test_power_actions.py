@@ -109,6 +109,47 @@ async def test_a_stop_is_repeated_while_the_node_still_says_that_it_runs(
     assert (await owner.described())[instance_id(1)]["State"]["Name"] == "stopped"
 
 
+async def test_asking_after_a_stop_that_was_heard_does_not_stop_anything(
+    world: World, owner: Owner
+) -> None:
+    put(world, 1, "stopping")
+    put(world, 2, "stopping", really="stopped")
+    await owner.described()
+    assert {action for _, action in orders(world)} == {"Describe"}
+
+
+async def test_a_stop_that_was_not_heard_is_not_repeated_once_it_has_been_started_again(
+    world: World, owner: Owner
+) -> None:
+    put(world, 1, "stopping", really="running")
+    reads = iter([True])
+
+    def has_been_started(**_: object) -> None:
+        if next(reads, False):
+            (record,) = world.records().values()
+            for state in ("stopped", "running"):
+                after = msgspec.structs.replace(record, state=state)
+                assert world.fleet.change_state(record, after)
+                record = after
+
+    events: Any = world.dynamodb.meta.events
+    events.register("before-call.dynamodb.BatchGetItem", has_been_started)
+    assert (await owner.described())[instance_id(1)]["State"]["Name"] == "running"
+    assert ("n1", "Stop") not in orders(world)
+
+
+async def test_a_stop_outdoes_a_start_that_had_no_answer(world: World, owner: Owner) -> None:
+    put(world, 1, "stopped")
+    world.node("n1").slow = world.node("n1").garbled = True
+    with pytest.raises(ServiceUnavailable):
+        await owner.start(1)
+    world.node("n1").slow = world.node("n1").garbled = False
+    assert world.node("n1").states() == {instance_id(1): "pending"}
+    assert await owner.stop(1) == {1: ("stopped", "stopping")}
+    world.node("n1").hold(report(1, state="running"))
+    assert (await owner.described())[instance_id(1)]["State"]["Name"] == "stopped"
+
+
 async def test_force_is_taken_and_hibernation_is_not(world: World, owner: Owner) -> None:
     put(world, 1, "running")
     with pytest.raises(UnknownParameter):
