@@ -22,22 +22,28 @@ from lambdas.run_instances.region_fill import Asking
 from lambdas.settings import Region
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from nats.aio.client import Client
 
 _DEADLINE_S: Final = 20.0
-_ACCEPT_TIMEOUT_S: Final = 5.0
+ACCEPT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass
 class Tally:
-    """What became of a number of launches. latencies_s: of each, in order of their ends."""
+    """What became of a number of launches.
+
+    unanswered: requests without an answer. unknown: launches that ended without knowing what became
+    of one. resolutions_s: how long those launches took to know it, from the moment when they had
+    waited in vain.
+    """
 
     launched: int = 0
     refused: int = 0
+    unanswered: int = 0
     unknown: int = 0
-    latencies_s: list[float] = field(default_factory=list)
+    resolutions_s: list[float] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -50,7 +56,9 @@ async def bus_to(url: str) -> AsyncIterator[Bus]:
         await bus.close()
 
 
-async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
+async def launch_one(
+    bus: Bus, number: int, tally: Tally, *, known_nodes: Collection[str] = ()
+) -> None:
     """Launch one t3.medium and count what came of it."""
     request = request_for(number)
     launch_id = f"r-{number:017x}"
@@ -68,14 +76,14 @@ async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
             claims=Claims(
                 bus,
                 launch_id,
-                known_nodes=lambda _: (),
+                known_nodes=lambda _: known_nodes,
                 sleep=asyncio.sleep,
                 expires_at_ms=lambda: time.time_ns() // 1_000_000 + ORDER_VALID_MS,
             ),
             clock_s=time.monotonic,
             now_ms=lambda: time.time_ns() // 1_000_000,
             sleep=asyncio.sleep,
-            accept_timeout_s=_ACCEPT_TIMEOUT_S,
+            accept_timeout_s=ACCEPT_TIMEOUT_S,
         ),
     )
     began_s = time.monotonic()
@@ -86,13 +94,19 @@ async def launch_one(bus: Bus, number: int, tally: Tally) -> None:
         tally.refused += 1
     except UnknownOutcome:
         tally.unknown += 1
-    tally.latencies_s.append(time.monotonic() - began_s)
+    unanswered = [ask for ask in walk.log.asks if ask.outcome == "no_answer"]
+    tally.unanswered += len(unanswered)
+    if unanswered:
+        in_vain_s = (unanswered[0].began_ms + unanswered[0].took_ms) / 1000
+        tally.resolutions_s.append(time.monotonic() - began_s - in_vain_s)
 
 
-async def launch_at_once(bus: Bus, count: int) -> Tally:
+async def launch_at_once(bus: Bus, count: int, *, known_nodes: Collection[str]) -> Tally:
     """Launch `count` t3.medium, all at the same moment."""
     tally = Tally()
-    await asyncio.gather(*(launch_one(bus, number, tally) for number in range(count)))
+    await asyncio.gather(
+        *(launch_one(bus, number, tally, known_nodes=known_nodes) for number in range(count))
+    )
     return tally
 
 
@@ -105,11 +119,12 @@ async def ask_at_once(connection: Client, count: int) -> Tally:
             reply = await connection.request(
                 launch_subject(REGION, INSTANCE_TYPE),
                 messages.encode(request_for(number)),
-                timeout=_ACCEPT_TIMEOUT_S,
+                timeout=ACCEPT_TIMEOUT_S,
             )
         except nats.errors.NoRespondersError:
             tally.refused += 1
         except nats.errors.TimeoutError:
+            tally.unanswered += 1
             tally.unknown += 1
         else:
             accepted = isinstance(messages.decode_launch_reply(reply.data), messages.Accepted)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import nats
 
-from bench.launcher import Tally, ask_at_once, bus_to, launch_at_once
+from bench.launcher import ACCEPT_TIMEOUT_S, Tally, ask_at_once, bus_to, launch_at_once
 from bench.nodes import REGION, Kind, running_nodes
 from bench.report import Figure, publish
 from fleetcast.local.inventory import held_instances
@@ -39,7 +39,8 @@ async def run() -> None:
         figures += await _storm(requests)
     for kind, about in BASELINES.items():
         figures.append(await _baseline(kind, about))
-    figures += await _cluster_storm()
+    for requests in (SLOTS, 3 * SLOTS):
+        figures += await _cluster_storm(requests)
     publish("storm", figures)
 
 
@@ -51,7 +52,7 @@ async def _storm(requests: int) -> list[Figure]:
         "accepted": (tally.launched, "launches accepted"),
         "slots": (SLOTS, f"of {requests} requests at once"),
         "false_refusals": (refused_falsely, "refused while a slot stayed free"),
-        "timeouts": (tally.unknown, "outcome unknown"),
+        "timeouts": (tally.unanswered, "requests without an answer"),
         "duplicates": (duplicates, "instances on two nodes"),
     }
     return [
@@ -60,16 +61,32 @@ async def _storm(requests: int) -> list[Figure]:
     ]
 
 
-async def _cluster_storm() -> list[Figure]:
+async def _cluster_storm(requests: int) -> list[Figure]:
     with nats_cluster(CLUSTER_SERVERS) as servers:
-        tally, duplicates = await _launch(servers, SLOTS, NODES)
+        tally, duplicates = await _launch(servers, requests, NODES)
+    slowest_s = max(tally.resolutions_s, default=0.0)
     return [
         Figure(
-            key=f"cluster_accepted_{SLOTS}",
+            key=f"cluster_accepted_{requests}",
             value=tally.launched,
-            about=f"accepted in a cluster of {CLUSTER_SERVERS}; unknown: {tally.unknown}",
+            about=f"of {requests} requests at once in a cluster of {CLUSTER_SERVERS}",
         ),
-        Figure(key=f"cluster_duplicates_{SLOTS}", value=duplicates, about="on two nodes there"),
+        Figure(key=f"cluster_duplicates_{requests}", value=duplicates, about="on two nodes there"),
+        Figure(
+            key=f"cluster_timeouts_{requests}",
+            value=tally.unanswered,
+            about="requests without an answer there",
+        ),
+        Figure(
+            key=f"cluster_unresolved_{requests}",
+            value=tally.unknown,
+            about="launches of which it was not found out what became",
+        ),
+        Figure(
+            key=f"cluster_resolution_in_waits_{requests}",
+            value=round(slowest_s / ACCEPT_TIMEOUT_S, 2),
+            about=f"time to find out, the slowest ({slowest_s:.2f} s), over the wait for an answer",
+        ),
     ]
 
 
@@ -80,7 +97,9 @@ async def _launch(
 ) -> tuple[Tally, int]:
     async with running_nodes("tokens", servers, count=nodes, slots=SLOTS_PER_NODE):
         async with bus_to(servers[0].url) as bus:
-            tally = await launch_at_once(bus, requests)
+            tally = await launch_at_once(
+                bus, requests, known_nodes=[f"n{at}" for at in range(nodes)]
+            )
         held = Counter(await held_instances(servers[0].url, REGION, nodes=nodes))
     return tally, sum(nodes_n > 1 for nodes_n in held.values())
 

@@ -36,7 +36,8 @@ LAST_ATTEMPT: Final = 2**31 - 1
 ORDER_VALID_MS: Final = 1_000
 
 _NODE_TIMEOUT_S: Final = 1.0
-_REGION_TIMEOUT_S: Final = 0.5
+_REGION_TIMEOUT_S: Final = 1.0
+_CANCEL_TRIES: Final = 2
 _COMMIT_TRIES: Final = 3
 _COMMIT_AGAIN_S: Final = 0.2
 # Such an instance is there; one that is ending or has ended isn't.
@@ -142,9 +143,13 @@ class Claims:
 
         Return whether all have confirmed it, as Located.heard_all.
         """
-        request = self._order(instance_ids, attempt=attempt)
-        _, heard_all = await self._ask_all(region, RegionAction.CANCEL_LAUNCH, request)
-        return heard_all
+        ids = tuple(instance_ids)
+        for _ in range(_CANCEL_TRIES):
+            request = self._order(ids, attempt=attempt)
+            replies, heard_all = await self._ask_all(region, RegionAction.CANCEL_LAUNCH, request)
+            if heard_all or not replies:
+                return heard_all
+        return False  # some nodes are slow or gone
 
     async def release(self, placed: Iterable[Placed]) -> list[Placed]:
         """Have nodes give up what they hold. Return what none has confirmed: it may run on."""
