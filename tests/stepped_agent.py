@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fleetcast.agent.drivers import BootFailed, Guest
 from fleetcast.agent.guests import Guests
+from fleetcast.agent.holds import Holds
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, open_database
 from fleetcast.agent.launches import LaunchDesk
@@ -113,6 +114,7 @@ class Host:
     def __init__(self, server: SimulatedServer, vcpu: int) -> None:
         self._server = server
         self._database = open_database(":memory:")
+        self.now_ms = NOW_MS
         self.total = Resources(vcpu=vcpu, memory_mib=1024 * vcpu)
         self.driver = SteppedDriver()
         self.swallowed: list[Delivered] = []
@@ -129,7 +131,7 @@ class Host:
         self.instances = Instances(
             journal=Journal(self._database, self.disk),
             ledger=self.ledger,
-            now_s=lambda: NOW_MS / 1000,
+            now_s=lambda: self.now_ms / 1000,
             capacity_changed=self.changed.set,
         )
         self.timers: list[Callable[[], None]] = []
@@ -146,6 +148,7 @@ class Host:
             capacity_changed=self.changed.set,
         )
         self.owner_actions = OwnerActions(instances=self.instances, guests=self.guests)
+        self.holds = Holds(instances=self.instances, guests=self.guests, now_ms=lambda: self.now_ms)
         self.desk = LaunchDesk(
             node="n",
             zone=None,
@@ -153,7 +156,7 @@ class Host:
             instances=self.instances,
             guests=self.guests,
             set_aside=set_aside,
-            now_ms=lambda: NOW_MS,
+            now_ms=lambda: self.now_ms,
             capacity_changed=self.changed.set,
         )
         self.subscriptions = SimulatedSubscriptions(self.connection, self._hand_over)

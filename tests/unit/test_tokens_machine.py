@@ -1,14 +1,14 @@
-"""Ledger and tokens under every interleaving of requests, wires, journal, boots and losses.
+"""Ledger, holds and tokens under every interleaving of requests, wires, journal, boots and losses.
 
-The real desk, ledger, journal, instances and tokens on a simulated NATS: the machine decides when
-each command and each message arrives, when the disk answers, and when a connection or a whole
-agent dies.
+The real desk, ledger, journal, instances, holds and tokens on a simulated NATS: the machine decides
+when each command and each message arrives, when the disk answers, when a lease ends, and when a
+connection or a whole agent dies.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fleetcast import messages
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.agent.tokens import SPARE_TOKENS, SURPLUS_FACTOR
-from fleetcast.subjects import HEADER_ATTEMPT, launch_subject
+from fleetcast.subjects import HEADER_ATTEMPT, HEADER_EXPIRES_AT, launch_subject
 from tests.agent_parts import NOW_MS, Delivered, launch_headers, launch_request
 from tests.simulated_nats import SimulatedServer
 from tests.stepped_agent import TYPES, Host
@@ -26,8 +26,22 @@ if TYPE_CHECKING:
     from random import Random
 
 
+LEASE_MS: Final = 15_000
+
+
 def _once_in(times: int) -> st.SearchStrategy[bool]:
     return st.sampled_from([False] * (times - 1) + [True])
+
+
+def _order(report: messages.InstanceReport, attempt: int) -> messages.AttemptRequest:
+    return messages.AttemptRequest(
+        launch_id=report.launch_id, attempt=attempt, instance_ids=(report.instance_id,)
+    )
+
+
+async def _lapse(host: Host) -> None:
+    with contextlib.suppress(JournalUnwritable):
+        await host.holds.lapse()
 
 
 class Machine(RuleBasedStateMachine):
@@ -45,6 +59,9 @@ class Machine(RuleBasedStateMachine):
         # They use up a token and take no room.
         self.roomless: list[Delivered] = []
         self.last_id = 0
+        self.now_ms = NOW_MS
+        # The highest attempt under which each host has confirmed to have given an instance up.
+        self.given_up: dict[tuple[int, str], int] = {}
         self.settle()
 
     def teardown(self) -> None:
@@ -71,13 +88,20 @@ class Machine(RuleBasedStateMachine):
             assert not any(host.room()[subject] for host in quiet)
         return request
 
-    @rule(name=st.sampled_from(sorted(TYPES)), count=st.integers(1, 3), expired=st.booleans())
-    def request(self, name: str, count: int, *, expired: bool) -> None:
+    @rule(
+        name=st.sampled_from(sorted(TYPES)),
+        count=st.integers(1, 3),
+        expired=_once_in(4),
+        held=st.booleans(),
+    )
+    def request(self, name: str, count: int, *, expired: bool, held: bool = False) -> None:
         numbers = range(self.last_id + 1, self.last_id + 1 + count)
         self.last_id += count
-        headers = launch_headers(numbers[0], expires_at_ms=NOW_MS + (0 if expired else 1000))
+        expires_at_ms = self.now_ms + (0 if expired else 1000)
         request = self._send(
-            launch_request(*numbers, instance_type=name), headers, launch_subject("r", name)
+            launch_request(*numbers, instance_type=name, hold_ms=LEASE_MS if held else None),
+            launch_headers(numbers[0], expires_at_ms=expires_at_ms),
+            launch_subject("r", name),
         )
         if expired:
             self.expired.append(request)
@@ -93,24 +117,75 @@ class Machine(RuleBasedStateMachine):
     def repeat(self, at: int, attempt: int) -> None:
         before = self.requests[at % len(self.requests)]
         if before not in self.expired and before.headers:
-            headers = before.headers | {HEADER_ATTEMPT: str(attempt)}
+            headers = before.headers | {
+                HEADER_ATTEMPT: str(attempt),
+                HEADER_EXPIRES_AT: str(self.now_ms + 1000),
+            }
             self.roomless.append(self._send(before.data, headers, before.subject))
 
     @rule(name=st.sampled_from(sorted(TYPES)))
     def send_nonsense(self, name: str) -> None:
         self.roomless.append(self._send(b"nonsense", {}, launch_subject("r", name)))
 
-    @rule(at=st.integers(0, 1), which=st.integers(0, 9))
-    def terminate(self, at: int, which: int) -> None:
-        host = self.host(at)
-        known = [one.instance_id for one in host.instances.reports()]
+    # --- orders ----------------------------------------------------------------------------
 
-        async def terminate(instance_id: str) -> None:
+    @rule(
+        at=st.integers(0, 1),
+        which=st.integers(0, 9),
+        what=st.sampled_from(["terminate", "stop", "start"]),
+    )
+    def its_owner_asks(self, at: int, which: int, what: str) -> None:
+        host = self.host(at)
+
+        async def ask(instance_id: str) -> None:
             with contextlib.suppress(JournalUnwritable):
-                await host.owner_actions.terminate([instance_id])
+                await getattr(host.owner_actions, what)([instance_id])
+
+        if known := self._known_to(host):
+            host.begin(ask(known[-1 - which % len(known)].instance_id))
+
+    @rule(at=st.integers(0, 1), which=st.integers(0, 9), attempt=st.integers(1, 3))
+    def commit(self, at: int, which: int, attempt: int) -> None:
+        host = self.host(at)
+
+        async def commit(order: messages.AttemptRequest) -> None:
+            with contextlib.suppress(JournalUnwritable):
+                for report in await host.holds.commit(order):
+                    entry = host.instances.get(report.instance_id)
+                    assert entry is not None
+                    assert entry.guest.attempt >= attempt
+                    assert not entry.is_held
+
+        if known := self._known_to(host):
+            host.begin(commit(_order(known[-1 - which % len(known)], attempt)))
+
+    @rule(at=st.integers(0, 1), which=st.integers(0, 9), attempt=st.integers(1, 3))
+    def give_up(self, at: int, which: int, attempt: int) -> None:
+        """Order the host to give up what any of the hosts knows, or will only hear of later."""
+        known = [one for host in self.hosts for one in self._known_to(host)]
+        host, key = self.host(at), at % len(self.hosts)
+
+        async def give_up(order: messages.AttemptRequest) -> None:
+            with contextlib.suppress(JournalUnwritable):
+                await host.holds.give_up(order, "test")
+                for instance_id in order.instance_ids:
+                    before = self.given_up.get((key, instance_id), 0)
+                    self.given_up[key, instance_id] = max(before, attempt)
 
         if known:
-            host.begin(terminate(known[-1 - which % len(known)]))
+            host.begin(give_up(_order(known[-1 - which % len(known)], attempt)))
+
+    @rule(really=_once_in(4))
+    def leases_end(self, *, really: bool) -> None:
+        if not really:
+            return
+        self.now_ms += LEASE_MS
+        for host in self.hosts:
+            host.now_ms = self.now_ms
+            host.begin(_lapse(host))
+
+    def _known_to(self, host: Host) -> list[messages.InstanceReport]:
+        return list(host.instances.reports())
 
     # --- what happens ----------------------------------------------------------------------
 
@@ -146,6 +221,7 @@ class Machine(RuleBasedStateMachine):
         promised = self._promised_by(host)
         host.kill()
         host.start()
+        host.begin(_lapse(host))
         for one in promised:
             assert host.instances.get(one) is not None
 
@@ -210,13 +286,26 @@ class Machine(RuleBasedStateMachine):
             assert host.tokens.remaining()[subject] == at_server
 
     def _the_books_are_right(self, host: Host) -> None:
-        states = {one.instance_id: one.state for one in host.instances.reports()}
-        held = {one for one, state in states.items() if state != "terminated"}
-        ending = {one for one, state in states.items() if state == "shutting-down"}
+        using: set[str] = set()
+        ending: set[str] = set()
+        waiting: set[str] = set()
+        for entry in host.instances:
+            if entry.state not in {"stopped", "terminated"}:
+                using.add(entry.guest.instance_id)
+            if entry.state in {"stopping", "shutting-down"}:
+                ending.add(entry.guest.instance_id)
+            if entry.is_held:
+                waiting.add(entry.guest.instance_id)
         # One whose end could not be written uses nothing any more after a restart.
-        assert held - ending <= set(host.ledger) <= held
+        assert using - ending <= set(host.ledger) <= using
         if not host.disk.has_failed:  # what was not written is done again by a repeat or a restart
-            assert set(host.driver.running) == held
+            assert not ending
+            assert set(host.driver.running) == using - waiting
+        for (at, instance_id), attempt in self.given_up.items():
+            known = host.instances.get(instance_id)
+            if self.hosts[at] is host and known and known.guest.attempt <= attempt:
+                assert known.has_ended
+                assert instance_id not in host.driver.running or host.disk.has_failed
 
     @invariant()
     def no_host_holds_more_than_it_has(self) -> None:
@@ -224,6 +313,12 @@ class Machine(RuleBasedStateMachine):
             assert host.ledger.free.vcpu >= 0
             assert host.ledger.free.memory_mib >= 0
             assert sum(guest.vcpu for guest in host.driver.running.values()) <= host.total.vcpu
+
+    @invariant()
+    def nothing_runs_that_waits_for_its_commit(self) -> None:
+        for host in self.hosts:
+            for entry in host.instances:
+                assert not entry.is_held or entry.guest.instance_id not in host.driver.running
 
     @invariant()
     def nobody_is_answered_twice_or_late(self) -> None:
