@@ -56,3 +56,28 @@ def test_the_agent_runs_from_the_wheel_without_an_aws_sdk_or_the_cdk(
     assert ran.returncode == 0, ran.stderr
     imported = ran.stdout
     assert not any(f"'{name}'" in imported for name in ("boto3", "botocore", "aws_cdk", "lambdas"))
+
+
+def test_the_command_line_without_its_packages_says_what_to_install(
+    wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        entry_points = archive.read(
+            next(name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        ).decode()
+
+    ran = subprocess.run(
+        [sys.executable, "-S", "-m", "fleetcast.cli", "scores"],  # -S: no packages but ours
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "fleetcast: the Python package click is not installed; "
+        "the command line needs: pip install 'fleetcast[cli]'\n"
+    )
+    assert "fleetcast = fleetcast.cli.__main__:main\n" in entry_points
