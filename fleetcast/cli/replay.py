@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import boto3
 import click
-import msgspec
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -182,13 +182,15 @@ def replay(  # noqa: PLR0913 - one for each option
 
 
 def _read_weights(file: BinaryIO) -> Weights:
+    """Read weights. Not by msgspec: it couldn't name the weight that is NaN or no number."""
     try:
-        mapping = msgspec.json.decode(file.read(), type=dict[str, float])
+        mapping = json.loads(file.read())
+    except ValueError as error:
+        raise click.BadParameter(f"no JSON: {error}", param_hint="--weights") from error
+    if not isinstance(mapping, dict):
+        raise click.BadParameter("no JSON object of weights", param_hint="--weights")
+    try:
         return Weights.from_mapping(mapping)
-    except msgspec.DecodeError as error:
-        raise click.BadParameter(
-            f"no JSON object of numbers: {error}", param_hint="--weights"
-        ) from error
     except InvalidWeights as error:
         raise click.BadParameter(str(error), param_hint="--weights") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -250,9 +252,14 @@ def test_a_type_without_history_is_said(dynamodb: DynamoDBClient, weights: Path)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "JSON"),
-        (b"[]", "Expected `object`"),
-        (b'{"spot_placement": "much"}', "Expected `float`"),
+        (b"{", "no JSON: "),
+        (b"\xff", "no JSON: "),
+        (b"[]", "no JSON object of weights"),
+        (json.dumps(ALL_ON_PRICE | {"queue_depth": "much"}).encode(), "queue_depth is 'much'"),
+        (json.dumps(ALL_ON_PRICE | {"queue_depth": True}).encode(), "queue_depth is True"),
+        (json.dumps(ALL_ON_PRICE | {"queue_depth": math.nan}).encode(), "queue_depth is nan"),
+        (json.dumps(ALL_ON_PRICE | {"queue_depth": math.inf}).encode(), "queue_depth is inf"),
+        (b'{"spot_placement": 1}', "weight spot_price_ratio is missing"),
         (b'{"price": 1}', "weight 'price' is unknown"),
         (msgspec.json.encode(ALL_ON_PRICE | {"queue_depth": 1}), "sum to 2"),
         (msgspec.json.encode(ALL_ON_PRICE | {"queue_depth": -1}), "queue_depth is -1"),
