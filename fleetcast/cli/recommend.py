@@ -50,6 +50,7 @@ def recommend(
     if as_json:
         print_json(answer)
     else:
-        output_console().print(recommendation_view(answer))
+        console = output_console()
+        console.print(recommendation_view(answer, width=console.width))
     if answer.region is None:
         context.exit(3)

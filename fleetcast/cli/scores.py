@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 from click.core import ParameterSource
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -124,38 +125,50 @@ def _watch(api: ReadApi, instance_type: str | None, *, every_s: float, as_json: 
     """Show the scores until Ctrl-C, which is how watching ends: no error."""
     console = output_console()
     try:
-        if as_json:
-            for answer in _answers(api, instance_type, every_s):
-                if not isinstance(answer, click.ClickException):
-                    print_json(answer, lines=True)
-        elif console.is_terminal:
+        if console.is_terminal and not as_json:
             with Live(console=console, auto_refresh=False) as live:
-                for answer in _answers(api, instance_type, every_s):
-                    live.update(_frame(answer, width=console.width), refresh=True)
-        else:
-            for answer in _answers(api, instance_type, every_s):
-                console.print(_frame(answer, width=console.width))
+                for look in _looks(api, instance_type, every_s):
+                    live.update(_frame(look, width=console.width), refresh=True)
+            return
+        for look in _looks(api, instance_type, every_s):
+            if look.error is not None:
+                click.echo(f"{look.error}; asking again", err=True)
+            elif as_json:
+                print_json(look.answer, lines=True)
+            else:
+                console.print(scores_view(look.answer, width=console.width))
     except KeyboardInterrupt:
         return
 
 
-def _answers(
-    api: ReadApi, instance_type: str | None, every_s: float
-) -> Iterator[ScoresAnswer | click.ClickException]:
-    """Yield answer after answer. The first must come; of later ones, an error may be the last."""
-    yield api.scores(instance_type)
+class _Look(NamedTuple):
+    """The newest answer, and why there is none of now."""
+
+    answer: ScoresAnswer
+    error: str | None = None
+
+
+def _looks(api: ReadApi, instance_type: str | None, every_s: float) -> Iterator[_Look]:
+    """Ask again and again. The first time, an error ends it; later, the last answer is kept."""
+    answer = api.scores(instance_type)
+    yield _Look(answer)
     while True:
         time.sleep(every_s)
         try:
-            yield api.scores(instance_type)
+            answer = api.scores(instance_type)
         except click.ClickException as error:
-            yield error
+            yield _Look(answer, error.message)
+        else:
+            yield _Look(answer)
 
 
-def _frame(answer: ScoresAnswer | click.ClickException, *, width: int) -> RenderableType:
-    if isinstance(answer, click.ClickException):
-        return Text(f"{answer.message}\nAsking again.", style="yellow")
-    return scores_view(answer, width=width)
+def _frame(look: _Look, *, width: int) -> RenderableType:
+    view = scores_view(look.answer, width=width)
+    if look.error is None:
+        return view
+    since = time.strftime("%H:%M:%S", time.localtime(look.answer.answered_at_s))
+    # Above: what doesn't fit on the terminal is cut off below.
+    return Group(Text(f"As of {since}. Asking again: {look.error}", style="yellow"), view)
 
 
 def _find(answer: ScoresAnswer, region: str, instance_type: str) -> RegionReport:

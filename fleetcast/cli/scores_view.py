@@ -39,18 +39,18 @@ def scores_view(answer: ScoresAnswer, *, width: int) -> RenderableType:
 
     width: of the terminal, characters; signals that don't fit beside the others go below them.
     """
-    seen = dict.fromkeys(signal for place in answer.regions for signal in place.signals)
-    scored = [signal for signal in SCALES if signal in seen]
-    others = [signal for signal in seen if signal not in SCALES]
-    parts: list[RenderableType] = [_title("Scores", answer)]
-    parts += _signal_tables(answer, scored, width=width)
-    if others:
-        parts += ["Observed, not scored", *_signal_tables(answer, others, width=width)]
-    return Group(*parts, *(_why(place) for place in answer.regions))
+    return Group(
+        _title("Scores", answer),
+        *_inputs(answer, width=width),
+        *(_why(place) for place in answer.regions),
+    )
 
 
-def recommendation_view(answer: RecommendationAnswer) -> RenderableType:
-    """Show the region to launch in and why, then all regions in order."""
+def recommendation_view(answer: RecommendationAnswer, *, width: int) -> RenderableType:
+    """Show the region to launch in and why, then all regions in order with what was seen of them.
+
+    width: as scores_view has it.
+    """
     table = Table(box=SIMPLE_HEAD)
     for heading in ("region", "score", "telemetry", "why"):
         table.add_column(heading, overflow="fold")
@@ -68,7 +68,7 @@ def recommendation_view(answer: RecommendationAnswer) -> RenderableType:
         lines.append(Text(f"As good, so that launches spread over them: {', '.join(others)}"))
     lines += [Text(error, style="yellow") for error in answer.errors]
     if answer.regions:
-        lines += ["", _title("Regions in order", answer), table]
+        lines += ["", _title("Regions in order", answer), table, *_inputs(answer, width=width)]
     return Group(*lines)
 
 
@@ -111,7 +111,20 @@ def _title(what: str, answer: ScoresAnswer | RecommendationAnswer) -> str:
     return f"{what} for {answer.instance_type} (lower is better)"
 
 
-def _signal_tables(answer: ScoresAnswer, signals: Sequence[str], *, width: int) -> Iterator[Table]:
+def _inputs(answer: ScoresAnswer | RecommendationAnswer, *, width: int) -> Iterator[RenderableType]:
+    """Yield tables of all signals of all regions, the scored ones first."""
+    seen = dict.fromkeys(signal for place in answer.regions for signal in place.signals)
+    scored = [signal for signal in SCALES if signal in seen]
+    others = [signal for signal in seen if signal not in SCALES]
+    yield from _signal_tables(answer, scored, width=width)
+    if others:
+        yield "Observed, not scored"
+        yield from _signal_tables(answer, others, width=width)
+
+
+def _signal_tables(
+    answer: ScoresAnswer | RecommendationAnswer, signals: Sequence[str], *, width: int
+) -> Iterator[Table]:
     """Yield tables of all signals, side by side as far as there is room; at least one."""
     longest = max((len(place.region) for place in answer.regions), default=0)
     fitting = max(1, (width - longest) // _SIGNAL_WIDTH - 1)  # one for the score
@@ -135,7 +148,7 @@ def _score_cell(place: RegionReport) -> Text:
     return cell.append(f"\n{place.freshness} {age_text(place.age_s)}", style=f"{style} not bold")
 
 
-def _signal_cell(seen: Reading | None, answer: ScoresAnswer) -> Text:
+def _signal_cell(seen: Reading | None, answer: ScoresAnswer | RecommendationAnswer) -> Text:
     if seen is None:
         return Text("-", style="dim")
     age = "" if seen.observed_at_s is None else age_text(answer.answered_at_s - seen.observed_at_s)

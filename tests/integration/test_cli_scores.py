@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -207,6 +207,16 @@ def test_the_best_region_is_recommended_with_the_reason_before_all_others(api: R
     assert "moderate GPU load" in shown
 
 
+def test_a_recommendation_shows_what_was_seen_of_every_region(api: ReadApi) -> None:
+    api.put("us-east-1", 40, queue_depth=reading(37), average_wait_s=reading(612))
+    api.put("eu-west-1", 12, queue_depth=reading(None, status="failed", error="Throttling"))
+
+    shown = stdout_of("recommend")
+
+    for words in ("queue depth", "37", "failed", "average wait s", "612"):
+        assert words in shown
+
+
 def test_equally_good_regions_are_named(api: ReadApi) -> None:
     api.put("us-east-1", 0.3, instance_type="t3.medium")
     api.put("eu-west-1", 0.31, instance_type="t3.medium")
@@ -365,20 +375,35 @@ def watching(*options: str) -> Iterator[subprocess.Popen[str]]:
             yield process
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=30)
-            assert (process.returncode, errors) == (0, "")
+            assert process.returncode == 0
+            assert [line for line in errors.splitlines() if "asking again" not in line] == []
         finally:
             process.kill()
 
 
-def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
-    assert process.stdout is not None
-    return iter(process.stdout.readline, "")
+def lines_of(stream: IO[str] | None) -> Iterator[str]:
+    assert stream is not None
+    return iter(stream.readline, "")
+
+
+@contextmanager
+def without_scores(api: ReadApi) -> Iterator[None]:
+    """Take the table away, so that the API fails."""
+    description = api.dynamodb.describe_table(TableName=REGION_SCORES)["Table"]
+    api.dynamodb.delete_table(TableName=REGION_SCORES)
+    yield
+    api.dynamodb.create_table(
+        TableName=REGION_SCORES,
+        KeySchema=description["KeySchema"],
+        AttributeDefinitions=description["AttributeDefinitions"],
+        BillingMode="PAY_PER_REQUEST",
+    )
 
 
 def test_watching_as_json_prints_an_answer_a_line_until_it_is_interrupted(api: ReadApi) -> None:
     api.put("us-east-1", 1)
     with watching("--json") as process:
-        lines = lines_of(process)
+        lines = lines_of(process.stdout)
         first = msgspec.json.decode(next(lines), type=ScoresAnswer)
         api.put("us-east-1", 2)
         scores = (msgspec.json.decode(line, type=ScoresAnswer).regions[0].score for line in lines)
@@ -387,24 +412,22 @@ def test_watching_as_json_prints_an_answer_a_line_until_it_is_interrupted(api: R
         assert any(score == 2 for score in scores)
 
 
-def test_watching_goes_on_when_the_api_fails_for_a_while(api: ReadApi) -> None:
-    with watching() as process:
-        lines = lines_of(process)
-        assert any("no score yet" in line for line in lines)
-        description = api.dynamodb.describe_table(TableName=REGION_SCORES)["Table"]
-        api.dynamodb.delete_table(TableName=REGION_SCORES)
-        assert any("ServiceUnavailable" in line for line in lines)
-        api.dynamodb.create_table(
-            TableName=REGION_SCORES,
-            KeySchema=description["KeySchema"],
-            AttributeDefinitions=description["AttributeDefinitions"],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        assert any("no score yet" in line for line in lines)
+@pytest.mark.parametrize(("options", "shown"), [((), "no score yet"), (("--json",), "unscored")])
+def test_watching_goes_on_when_the_api_fails_for_a_while(
+    api: ReadApi, options: tuple[str, ...], shown: str
+) -> None:
+    with watching(*options) as process:
+        lines, errors = lines_of(process.stdout), lines_of(process.stderr)
+        assert any(shown in line for line in lines)
+        with without_scores(api):
+            assert "ServiceUnavailable" in next(errors)
+        api.put("us-east-1", 0.4242)
+        assert any("0.4242" in line for line in lines)
 
 
-@pytest.mark.usefixtures("api")
-def test_watching_on_a_terminal_ends_with_ctrl_c() -> None:
+@contextmanager
+def watching_on_a_terminal() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run `fleetcast scores --watch` on a terminal; yield the process and the terminal's end."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "--watch", "--every", "0.1"],
@@ -416,14 +439,33 @@ def test_watching_on_a_terminal_ends_with_ctrl_c() -> None:
     ) as process:
         os.close(theirs)
         try:
-            shown = b""
-            while shown.count(b"no score yet") < 6:  # two regions, three times
-                shown += os.read(ours, 65_536)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 0
+            yield process, ours
         finally:
             process.kill()
             os.close(ours)
+
+
+def read_until(terminal: int, words: bytes, *, times: int) -> None:
+    shown = b""
+    while shown.count(words) < times:
+        shown += os.read(terminal, 65_536)
+
+
+@pytest.mark.usefixtures("api")
+def test_watching_on_a_terminal_ends_with_ctrl_c() -> None:
+    with watching_on_a_terminal() as (process, terminal):
+        read_until(terminal, b"no score yet", times=6)  # two regions, three times
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(timeout=30) == 0
+
+
+def test_on_a_terminal_the_last_scores_stay_while_the_api_fails(api: ReadApi) -> None:
+    with watching_on_a_terminal() as (_, terminal):
+        read_until(terminal, b"no score yet", times=2)
+        with without_scores(api):
+            read_until(terminal, b"Asking again: ServiceUnavailable", times=1)
+            read_until(terminal, b"no score yet", times=2)
 
 
 def test_an_api_that_is_not_there_ends_watching_before_it_begins() -> None:

@@ -79,7 +79,7 @@ def test_what_comes_from_outside_is_shown_and_not_obeyed(
     )
 
     output_console().print(scores_view(answer(hostile), width=200))
-    output_console().print(recommendation_view(recommended))
+    output_console().print(recommendation_view(recommended, width=200))
 
     text = capsys.readouterr().out
     assert text.count("[red]AccessDenied[/red] [/]") == 2
