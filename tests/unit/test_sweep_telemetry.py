@@ -190,7 +190,9 @@ def test_a_metric_without_datapoints_is_missing_and_the_other_is_not(clients: Aw
         clients, metrics(metric("gpu_utilization"), metric("cpu_utilization", (1, 5.0)))
     )
 
-    assert readings["gpu_utilization"] == Reading.absent("missing", "no datapoint within 0:10:00")
+    assert readings["gpu_utilization"] == Reading.absent(
+        "missing", "no datapoint within 10 minutes"
+    )
     assert readings["cpu_utilization"].value == 5.0
 
 
@@ -262,7 +264,7 @@ def test_a_cluster_without_any_datapoint_is_scaled_to_zero(clients: AwsClients) 
         metrics(*map(metric, ("gpu_utilization", "cpu_utilization", "total_gpus", "used_gpus"))),
     )
 
-    absent = Reading.absent("not_offered", "scaled to zero: no datapoint within 0:10:00")
+    absent = Reading.absent("not_offered", "scaled to zero: no datapoint within 10 minutes")
     for signal in ("gpu_utilization", "cpu_utilization", "total_gpus", "free_gpus"):
         assert readings[signal] == absent
 

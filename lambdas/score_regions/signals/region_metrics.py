@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 60  # both publish each minute
 # Datapoints may come minutes late. An older one says nothing about now.
 LOOK_BACK: Final = timedelta(minutes=10)
+WITHIN: Final = f"within {LOOK_BACK // timedelta(minutes=1)} minutes"
 # A sum over the nodes is too low until all of them have published.
 SETTLING: Final = timedelta(minutes=2)
 
@@ -105,7 +106,7 @@ def _utilization(metrics: Mapping[str, _Metric]) -> dict[str, Reading]:
     ):
         # CloudWatch has answered, and no node has published anything: there is none. One metric
         # alone without datapoints is something else, a cluster without GPUs for example.
-        absent = Reading.absent("not_offered", f"scaled to zero: no datapoint within {LOOK_BACK}")
+        absent = Reading.absent("not_offered", f"scaled to zero: no datapoint {WITHIN}")
         return dict.fromkeys(CLUSTER_SIGNALS, absent)
     return {signal: _newest(metric, metric.points) for signal, metric in seen.items()}
 
@@ -137,7 +138,7 @@ def _newest(metric: _Metric, points: Mapping[datetime, float]) -> Reading:
     if metric.error is not None:
         return metric.error
     if not points:
-        return Reading.absent("missing", f"no datapoint within {LOOK_BACK}")
+        return Reading.absent("missing", f"no datapoint {WITHIN}")
     observed_at = max(points)
     return Reading.of(points[observed_at], observed_at_s=observed_at.timestamp())
 
