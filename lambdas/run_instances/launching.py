@@ -210,7 +210,7 @@ async def _place(
         outcome = "unknown"
         error = InternalError(
             f"It is not known whether the launch happened: {unknown}. Retry with the same "
-            "ClientToken."
+            f"ClientToken. (Launch {launch_id})"
         )
         _write_unknown(services, launch, _story(order, walk, services, began_s, error))
         raise error from unknown

@@ -128,9 +128,11 @@ class Walk:
         if "not_asked" in ends:
             return ServiceUnavailable(
                 f"Could not find out whether there is room for {wanted}: {reasons}. Retry with "
-                "the same ClientToken."
+                f"the same ClientToken. (Launch {self._wanted.launch_id})"
             )
-        return InsufficientInstanceCapacity(f"There is no room for {wanted} now: {reasons}.")
+        return InsufficientInstanceCapacity(
+            f"There is no room for {wanted} now: {reasons}. (Launch {self._wanted.launch_id})"
+        )
 
     def _note(
         self,

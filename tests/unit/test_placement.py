@@ -251,10 +251,9 @@ def test_a_region_where_nobody_has_room_leads_to_the_next() -> None:
     assert place(fleet)[0].region == "b"
 
 
-def test_nobody_anywhere_is_a_lack_of_capacity_that_names_the_regions() -> None:
-    with pytest.raises(
-        InsufficientInstanceCapacity, match=r"1 x t3\.medium now: a: no node.*; b: no node"
-    ):
+def test_nobody_anywhere_is_a_lack_of_capacity_that_names_the_regions_and_the_launch() -> None:
+    said = rf"1 x t3\.medium now: a: no node has room; b: no node has room\. \(Launch {LAUNCH}\)"
+    with pytest.raises(InsufficientInstanceCapacity, match=said):
         place(Fleet({"a": [], "b": []}))
 
 
