@@ -262,6 +262,14 @@ async def test_an_instance_that_has_stopped_meanwhile_is_started(
     assert await owner.start(1) == {1: ("stopped", "running")}
 
 
+async def test_what_a_node_says_of_an_older_attempt_is_not_written_down(
+    world: World, owner: Owner
+) -> None:
+    world.place(1, "n1", state="stopping", attempt=2)
+    world.node("n1").hold(report(1, attempt=1, state="terminated"))
+    assert (await owner.described())[instance_id(1)]["State"]["Name"] == "stopping"
+
+
 async def test_what_the_node_knows_better_is_written_down(world: World, owner: Owner) -> None:
     put(world, 1, "stopped", really="terminated")
     with pytest.raises(IncorrectInstanceState):
