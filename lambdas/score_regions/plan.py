@@ -23,7 +23,11 @@ from lambdas.score_regions.signals.fleet_telemetry import (
 from lambdas.score_regions.signals.job_queue import ATTRIBUTES, job_queue_probe
 from lambdas.score_regions.signals.on_demand_prices import ON_DEMAND_PRICE, on_demand_price_probe
 from lambdas.score_regions.signals.region_metrics import CLUSTER_SIGNALS, region_metrics_probe
-from lambdas.score_regions.signals.spot_placement import SPOT_PLACEMENT, spot_placement_probe
+from lambdas.score_regions.signals.spot_placement import (
+    MAX_REGIONS,
+    SPOT_PLACEMENT,
+    spot_placement_probe,
+)
 from lambdas.score_regions.signals.spot_price_trends import (
     SPOT_PRICE_TREND,
     TREND_HOLDS_S,
@@ -115,9 +119,13 @@ class _Planner:
         self._refresh_s = refresh_periods(settings)
         self._types = tuple(dict.fromkeys(settings.scored_instance_types))
         self._regions = [region for region in settings.regions if region.name in memories]
-        # Those without a memory too: AWS counts a call that names others as a new one.
         self._aws_regions = [
             region.name for region in settings.regions if clients.is_aws_region(region.name)
+        ]
+        # Those without a memory too: AWS counts a call that names others as a new one.
+        self._named_together = [
+            self._aws_regions[first : first + MAX_REGIONS]
+            for first in range(0, len(self._aws_regions), MAX_REGIONS)
         ]
 
     def load(self) -> Iterator[Probe]:
@@ -205,11 +213,15 @@ class _Planner:
             return
         pools = placement_pools(self._types, self._pools_by_type, ec2_catalogue())
         for pool, types in pools.items():
-            keys = [key for region in swept for key in _keys((SPOT_PLACEMENT,), region, types)]
-            if not self._holds(keys):
-                yield spot_placement_probe(
-                    pool, types, self._aws_regions, self._clients, now_s=self._now_s
-                )
+            for named in self._named_together:
+                keys = [
+                    key
+                    for region in swept
+                    if region.name in named
+                    for key in _keys((SPOT_PLACEMENT,), region, types)
+                ]
+                if not self._holds(keys):
+                    yield spot_placement_probe(pool, types, named, self._clients, now_s=self._now_s)
         pooled = {name for types in pools.values() for name in types}
         unpooled = [name for name in self._types if name not in pooled]
         for region in swept:

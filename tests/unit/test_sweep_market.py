@@ -94,22 +94,6 @@ def test_one_call_scores_a_pool_in_all_regions_for_all_types_that_share_it(
         )
 
 
-def test_more_regions_than_may_be_named_are_looked_for_among_the_best(
-    clients: AwsClients,
-) -> None:
-    regions = ("us-east-1", *(f"us-made-{number}" for number in range(10)))
-    wanted = {
-        "InstanceTypes": list(POOL),
-        "TargetCapacity": 1,
-        "SingleAvailabilityZone": False,
-        "RegionNames": [],
-    }
-    readings = placements(clients, (scores(us_east_1=7, ap_south_1=9), wanted), regions=regions)
-
-    assert readings["us-east-1", "t3.medium"] == seen(0.7)
-    assert readings["us-made-0", "t3.medium"].status == "missing"
-
-
 def test_too_many_configurations_are_a_refusal(clients: AwsClients) -> None:
     with Stubber(clients.ec2("us-east-1")) as stubber:
         stubber.add_client_error("get_spot_placement_scores", "MaxConfigLimitExceeded", "wait")

@@ -155,6 +155,27 @@ def test_a_region_without_a_memory_is_left_out_but_named_in_the_shared_call(
     assert "eu-west-1" in {key.region for key in pool.expects}
 
 
+def test_regions_beyond_what_a_call_may_name_are_scored_too_in_groups_that_stay(
+    clients: AwsClients,
+) -> None:
+    regions = [msgspec.structs.replace(OTHER, name=f"us-made-{number}") for number in range(12)]
+    first_ten = {region.name: answered(HOUR_S, *ALL_OF_T3) for region in regions[:10]}
+
+    cold, warm, cut = (
+        [
+            [key.region for key in probe.expects]
+            for probe in plan(clients, settings(*some), memories).probes
+            if probe.name.startswith("spot placement")
+        ]
+        for some, memories in ((regions, {}), (regions, first_ten), (regions[:11], {}))
+    )
+
+    names = [region.name for region in regions]
+    assert cold == [names[:10], names[10:]]
+    assert warm == [names[10:]]
+    assert cut[0] == cold[0]
+
+
 def test_what_is_not_configured_is_missing_and_not_asked_for(clients: AwsClients) -> None:
     made = plan(clients, settings(OTHER))
 

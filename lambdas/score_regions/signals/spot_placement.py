@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 SPOT_PLACEMENT: Final = "spot_placement"
 BEST_SCORE: Final = 10  # AWS scores from 1 to 10
-MAX_REGION_NAMES: Final = 10
+# More can't be named in a call, and more are in no answer.
+MAX_REGIONS: Final = 10
 # Any other number would be another configuration, of which few may be used in 24 hours.
 TARGET_CAPACITY: Final = 1
 
@@ -29,8 +30,8 @@ def spot_placement_probe(
 ) -> Probe:
     """Read spot_placement (0-1, 1 is best) of each region, for the types that share a pool.
 
-    pool: at least three types, for fewer always score low. region_names: always all that AWS has,
-    so that the call is the same one each time; AWS answers with the ten best at most.
+    pool: at least three types, for fewer always score low. region_names: MAX_REGIONS at most, and
+    the same ones each time, for naming others is another configuration.
     """
     expects = tuple(
         SignalKey(SPOT_PLACEMENT, region_name, instance_type)
@@ -39,8 +40,6 @@ def spot_placement_probe(
     )
 
     def read() -> dict[SignalKey, Reading]:
-        # More regions than can be named: the best of all are asked for, and others are missing.
-        named = region_names if len(region_names) <= MAX_REGION_NAMES else ()
         pages = (
             clients.home_ec2()
             .get_paginator("get_spot_placement_scores")
@@ -48,7 +47,7 @@ def spot_placement_probe(
                 InstanceTypes=list(pool),
                 TargetCapacity=TARGET_CAPACITY,
                 SingleAvailabilityZone=False,
-                RegionNames=list(named),
+                RegionNames=list(region_names),
             )
         )
         by_region = {
