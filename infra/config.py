@@ -10,7 +10,7 @@ import msgspec
 
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration
-from fleetcast.instance_types import InstanceType, ec2_catalogue
+from fleetcast.instance_types import Catalogue, InstanceType, ec2_catalogue
 from lambdas.settings import LaunchOptions, Region, RegionName, ScoringOptions, check_regions
 
 # The services that the functions call. The asset carries only these services' models, the
@@ -22,6 +22,8 @@ AWS_SERVICES: tuple[AwsService, ...] = get_args(AwsService)
 
 LogRetentionDays = Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731]
 FunctionPlatform = Literal["lambda", "local"]
+
+_SMALLEST_POOL = 3  # fewer types get a low spot placement score, whatever capacity there is
 
 _Endpoint = Annotated[
     str, msgspec.Meta(pattern=r"^https?://[^/\s]", description="an http:// or https:// URL")
@@ -88,14 +90,8 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check what only shows when keys stand side by side."""
         check_regions(self.regions, default_region=self.default_region)
-        catalogue = ec2_catalogue().with_types(self.instance_types)
-        for at, name in enumerate(self.scoring.scored_instance_types):
-            if name not in catalogue:
-                raise InvalidConfiguration(
-                    f"scoring.scored_instance_types[{at}]",
-                    f"is {name!r}",
-                    expected="one of EC2's instance types or of the fleet's own",
-                )
+        _check_scored_types(self.scoring, ec2_catalogue().with_types(self.instance_types))
+        _check_pools(self.scoring)
         if self.launching.max_score_age_s < 60 * self.sweep_minutes:
             raise InvalidConfiguration(
                 "launching.max_score_age_s",
@@ -103,6 +99,38 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"so that scores would be stale between sweeps",
                 expected=f"at least {60 * self.sweep_minutes}",
             )
+
+
+def _check_scored_types(scoring: ScoringOptions, catalogue: Catalogue) -> None:
+    for at, name in enumerate(scoring.scored_instance_types):
+        if name not in catalogue:
+            raise InvalidConfiguration(
+                f"scoring.scored_instance_types[{at}]",
+                f"is {name!r}",
+                expected="one of EC2's instance types or of the fleet's own",
+            )
+
+
+def _check_pools(scoring: ScoringOptions) -> None:
+    catalogue = ec2_catalogue()
+    for name, pool in scoring.spot_placement_pools.items():
+        key = f"scoring.spot_placement_pools.{name}"
+        if name not in scoring.scored_instance_types:
+            raise InvalidConfiguration(
+                key, f"{name!r} is not scored", expected="one of scoring.scored_instance_types"
+            )
+        if len(set(pool)) < _SMALLEST_POOL:
+            raise InvalidConfiguration(
+                key,
+                f"has {len(set(pool))}",
+                expected=f"at least {_SMALLEST_POOL} different instance types",
+            )
+        for at, other in enumerate(pool):
+            # AWS refuses the whole pool.
+            if other not in catalogue:
+                raise InvalidConfiguration(
+                    f"{key}[{at}]", f"is {other!r}", expected="one of EC2's instance types"
+                )
 
 
 def read_config(context: object) -> FleetConfig:

@@ -15,6 +15,15 @@ US = {"name": "us-east-1", "nats_url": "tls://nats.example.com:4222"}
 SMALLEST: dict[str, Any] = {"regions": [US], "default_region": "us-east-1"}
 
 
+def scored_in_pool(*pool: str) -> dict[str, Any]:
+    return {
+        "scoring": {
+            "scored_instance_types": ["t3.nano"],
+            "spot_placement_pools": {"t3.nano": list(pool)},
+        }
+    }
+
+
 def test_the_smallest_configuration_has_safe_defaults() -> None:
     config = read_config(SMALLEST)
     assert config.retain_tables is True
@@ -37,6 +46,13 @@ def test_a_type_that_the_fleet_defines_can_be_scored() -> None:
         }
     )
     assert config.instance_types == (InstanceType(name="m8a.nano", vcpu=1, memory_mib=512),)
+
+
+def test_a_scored_type_can_be_given_a_pool() -> None:
+    changes = scored_in_pool("t3.nano", "t3a.nano", "t4g.nano")
+
+    pools = read_config(SMALLEST | changes).scoring.spot_placement_pools
+    assert pools == {"t3.nano": ("t3.nano", "t3a.nano", "t4g.nano")}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +94,18 @@ def test_a_type_that_the_fleet_defines_can_be_scored() -> None:
         (
             {"scoring": {"scored_instance_types": ["t3.medium", "t3.mediun"]}},
             "scoring.scored_instance_types[1]: is 't3.mediun'; expected one of EC2's",
+        ),
+        (
+            {"scoring": {"spot_placement_pools": {"t3.nano": ["t3.nano"] * 3}}},
+            "scoring.spot_placement_pools.t3.nano: 't3.nano' is not scored; expected one of",
+        ),
+        (
+            scored_in_pool("t3.nano", "t3a.nano", "t3.nano"),
+            "scoring.spot_placement_pools.t3.nano: has 2; expected at least 3 different",
+        ),
+        (
+            scored_in_pool("t3.nano", "t3a.nano", "t9.nano"),
+            "scoring.spot_placement_pools.t3.nano[2]: is 't9.nano'; expected one of EC2's",
         ),
         (
             {"scoring": {"weights": {"spot_placement": 1}}},
