@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fleetcast.messages import InstanceReport, InstanceState
 
 ACCOUNT = "000000000000"
+CONSOLE_WRITTEN_AT_MS = 1_600_000_000_000
 EIGHT_VCPU = Resources(vcpu=8, memory_mib=32_768)
 
 
@@ -219,7 +220,7 @@ class ScriptedNodes:
             return messages.ConsoleReply(
                 node=node.name,
                 output_base64=node.consoles.get(ids[0], "") if held else None,
-                written_at_ms=round(self.now_s * 1000) if ids[0] in node.consoles else None,
+                written_at_ms=CONSOLE_WRITTEN_AT_MS if ids[0] in node.consoles else None,
             )
         refused = {}
         for one in held:

@@ -9,7 +9,7 @@ import pytest
 from fleetcast.errors import DryRunOperation, ServiceUnavailable
 from tests.instance_owner import Owner, put
 from tests.reconciled_world import World, a_world
-from tests.scripted_nodes import instance_id
+from tests.scripted_nodes import CONSOLE_WRITTEN_AT_MS, instance_id
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def test_what_is_on_the_console_is_returned_as_the_node_has_it(
     world.node("n1").consoles[instance_id(1)] = "aGVsbG8="
     answer = await owner.call("GetConsoleOutput", InstanceId=instance_id(1), Latest=True)
     assert (answer["InstanceId"], answer["Output"]) == (instance_id(1), "aGVsbG8=")
-    assert answer["Timestamp"].timestamp() == world.nodes.now_s
+    assert answer["Timestamp"].timestamp() * 1000 == CONSOLE_WRITTEN_AT_MS
 
 
 async def test_without_output_the_console_is_empty(world: World, owner: Owner) -> None:

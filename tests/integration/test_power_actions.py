@@ -374,6 +374,16 @@ async def test_a_state_that_a_silent_node_may_have_left_is_no_ground_for_a_refus
     assert world.state(1) == state
 
 
+@pytest.mark.parametrize("action", ["StartInstances", "StopInstances"])
+async def test_what_is_to_end_is_refused_whether_its_node_answers_or_not(
+    world: World, owner: Owner, action: str
+) -> None:
+    put(world, 1, "shutting-down")
+    world.node("n1").silent = True
+    with pytest.raises(IncorrectInstanceState):
+        await owner.name(action, 1)
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_an_instance_that_has_no_place_yet_is_in_no_state_for_it(
     world: World, owner: Owner, action: str
