@@ -75,6 +75,9 @@ class _Link:
         self.connecting = asyncio.Lock()
         self.client: Client | None = None
         self.used_at_s = -math.inf
+        # How many attempts to connect have failed, and how the last one did.
+        self.failed_n = 0
+        self.failure: Unreachable | None = None
 
 
 class Bus:
@@ -174,12 +177,22 @@ class Bus:
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
+        failed_before_n = link.failed_n
         async with link.connecting:
+            if link.failure is not None and link.failed_n > failed_before_n:
+                # It has just failed for another request: a crowd that waits for a region that
+                # hangs must not try one after the other.
+                raise Unreachable(region, link.failure.why) from link.failure
             if link.client is not None and not await self._works(link, link.client):
                 await _close(link.client)
                 link.client = None
             if link.client is None:
-                link.client = await self._connect(region)
+                try:
+                    link.client = await self._connect(region)
+                except Unreachable as failure:
+                    link.failed_n += 1
+                    link.failure = failure
+                    raise
             link.used_at_s = self._clock_s()
             return link.client
 

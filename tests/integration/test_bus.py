@@ -91,6 +91,18 @@ async def test_a_port_that_accepts_and_says_nothing_is_unreachable() -> None:
             await bus_to(url).ask(REGION, "ask.a", b"", timeout_s=60)
 
 
+async def test_a_crowd_that_waits_for_a_mute_region_tries_it_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        bus = bus_to(f"nats://127.0.0.1:{mute.getsockname()[1]}")
+        crowd = (bus.ask(REGION, "ask.a", b"", timeout_s=60) for _ in range(5))
+        ends = await asyncio.gather(*crowd, return_exceptions=True)
+        assert [type(end) for end in ends] == [Unreachable] * 5
+        mute.settimeout(0)
+        mute.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            mute.accept()
+
+
 async def test_a_request_larger_than_the_server_takes_is_certainly_not_sent(
     tmp_path: Path,
 ) -> None:
