@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mypy_boto3_pricing import PricingClient
     from mypy_boto3_sqs import SQSClient
 
+    from lambdas.score_regions.connections import Connections
+
 # An answer takes tens of milliseconds; a region that doesn't answer must not hold up the sweep.
 CALLS = Config(
     connect_timeout=1,
@@ -89,9 +91,13 @@ class AwsClients:
     Asking for one raises botocore's UnknownRegionError for a region that AWS can't have.
     """
 
-    def __init__(self, session: Session, config: Config = CALLS) -> None:
+    def __init__(
+        self, session: Session, config: Config = CALLS, *, connections: Connections | None = None
+    ) -> None:
+        """connections: what carries the calls, in place of botocore's own connections."""
         self._session = session
         self._config = config
+        self._connections = connections
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()  # to make a client isn't thread-safe, to use one is
 
@@ -142,5 +148,7 @@ class AwsClients:
                 client = self._session.client(service, region_name=region, config=self._config)
                 # Loads the service's pagination rules, here where one thread does it for all.
                 client.can_paginate(next(iter(client.meta.method_to_api_mapping)))
+                if self._connections is not None:
+                    self._connections.carry(client)
                 self._clients[service, region] = client
         return client

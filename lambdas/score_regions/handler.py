@@ -17,6 +17,7 @@ from botocore.config import Config
 from lambdas.nats_credentials import secret_reader
 from lambdas.region_scores import RegionScoresTable
 from lambdas.score_regions.clients import AwsClients, CallCount, new_session
+from lambdas.score_regions.connections import Connections
 from lambdas.score_regions.sweep import RECALL_THREADS, run_sweep
 from lambdas.settings import ScoreRegionsSettings, decode_settings
 
@@ -95,12 +96,13 @@ def at_cold_start() -> Services:
     settings = decode_settings(ScoreRegionsSettings, os.environ)
     session = new_session()
     calls = CallCount(session)  # before the first client
+    connections = Connections()
+    dynamodb = session.client("dynamodb", config=TABLE_CALLS)
+    connections.carry(dynamodb)
     return Services(
         settings=settings,
-        clients=AwsClients(session),
-        table=RegionScoresTable(
-            session.client("dynamodb", config=TABLE_CALLS), settings.region_scores_table
-        ),
+        clients=AwsClients(session, connections=connections),
+        table=RegionScoresTable(dynamodb, settings.region_scores_table),
         credentials=secret_reader(lambda: session.client("secretsmanager", config=TABLE_CALLS)),
         calls=calls,
     )

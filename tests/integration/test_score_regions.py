@@ -26,6 +26,7 @@ from fleetcast.scoring import RegionSignals, simple_score, weighted_score
 from lambdas.attribute_values import decode_item
 from lambdas.region_scores import RegionScoresTable
 from lambdas.score_regions import handler
+from lambdas.score_regions.connections import Connections
 from lambdas.score_regions.memory import decode_memory, encode_memory
 from lambdas.settings import Region, ScoreRegionsSettings, encode_settings
 from tests.tables import create_table
@@ -188,6 +189,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         monkeypatch.setenv(name, value)
     # moto copies whole tables for a transaction, and not safely beside another one.
     monkeypatch.setattr("lambdas.score_regions.sweep.WRITE_THREADS", 1)
+    # moto answers in the same place, and botocore asks all who do.
+    monkeypatch.setattr(Connections, "carry", lambda *_: None)
     handler.at_cold_start.cache_clear()
     cloud = Cloud()
     with mock_aws(), AwsFakes(lambda: cloud.scenario) as fakes:
