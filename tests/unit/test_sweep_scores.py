@@ -376,12 +376,17 @@ def reasons(instance_type: str = TYPE, /, **values: float) -> tuple[str, ...]:
     [
         ("queue_depth", 0, "empty queue"),
         ("queue_depth", 3, "low queue depth (3)"),
+        ("queue_depth", 4, "low queue depth (4)"),
+        ("gpu_utilization", 0, "100% GPU available"),
         ("gpu_utilization", 42, "58% GPU available"),
+        ("gpu_utilization", 49, "51% GPU available"),
         ("running_jobs", 0, "no running jobs"),
         ("running_jobs", 4, "few running jobs (4)"),
         ("spot_placement", 0.7, "high spot placement score (0.7)"),
+        ("spot_placement", 0.6, "moderate spot placement score (0.6)"),
         ("spot_placement", 0.4, "moderate spot placement score (0.4)"),
         ("spot_price_ratio", 0.3, "good spot savings (70% off on-demand)"),
+        ("spot_price_ratio", 0.49, "good spot savings (51% off on-demand)"),
         ("capacity_block_trend", 0.21, "capacity blocks trending up"),
         ("capacity_block_trend", -0.21, "capacity blocks trending down"),
     ],
@@ -393,8 +398,9 @@ def test_what_speaks_for_or_against_a_region_is_said(
 
 
 def test_a_moderate_load_is_a_reason_only_where_nothing_else_counts() -> None:
-    assert reasons(ANY_TYPE, gpu_utilization=79.9)[-1] == "moderate GPU load"
-    assert reasons(TYPE, gpu_utilization=79.9) == ("telemetry is partial: queue, CPU",)
+    for percent in (50, 79.9):
+        assert reasons(ANY_TYPE, gpu_utilization=percent)[-1] == "moderate GPU load"
+        assert reasons(TYPE, gpu_utilization=percent) == ("telemetry is partial: queue, CPU",)
 
 
 def test_what_does_not_speak_for_a_region_is_no_reason() -> None:
@@ -411,6 +417,7 @@ def test_what_does_not_speak_for_a_region_is_no_reason() -> None:
         )
         == ()
     )
+    assert reasons(capacity_block_trend=-0.2) == ("no telemetry",)
 
 
 @pytest.mark.parametrize(
