@@ -123,8 +123,9 @@ def recommend(
     """Say which region a launch would best go to, and why.
 
     scores: of one instance type, or those that need no type. gpus: how many GPUs must be free; a
-    region known to have fewer is excluded. gpu_required: at least one, and a region of which that
-    isn't known is excluded too. Other arguments and errors as rank_regions'.
+    region known to have fewer is excluded, and one of which that isn't known says so.
+    gpu_required: at least one, and a region of which that isn't known is excluded too. Other
+    arguments and errors as rank_regions'.
     """
     names = tuple(regions)
     if not names:
@@ -137,10 +138,7 @@ def recommend(
         max_score_age_s=max_score_age_s,
     )
     gpus = max(gpus, int(gpu_required))
-    judged = [
-        msgspec.structs.replace(place, excluded=_lacks_gpus(place, gpus, required=gpu_required))
-        for place in ranked
-    ]
+    judged = [_judged_by_gpus(place, gpus, required=gpu_required) for place in ranked]
     eligible = [place for place in judged if place.excluded is None]
     ordered = (*eligible, *(place for place in judged if place.excluded is not None))
     if all(_check_failed(place) for place in ordered):
@@ -174,18 +172,26 @@ def _reasons(place: RankedRegion, score: ScoredRegion | None) -> tuple[str, ...]
     return (f"score is stale ({minutes:.0f} min {when})", *score.reasons)
 
 
-def _lacks_gpus(place: RegionReport, gpus: int, *, required: bool) -> str | None:
+def _judged_by_gpus(place: RegionReport, gpus: int, *, required: bool) -> RegionReport:
+    """Say of a region that it lacks the GPUs or isn't known to have them, and exclude it for that."""
     if not gpus:
-        return None
+        return place
     wanted = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
-    for signal, word in ((FREE_GPUS, "free"), (TOTAL_GPUS, "there")):
-        seen = place.signals.get(signal)
-        if seen is not None and seen.counted is not None:
-            if seen.counted < gpus:
-                return f"{wanted} asked for, {seen.counted:.0f} {word}"
-            if signal == FREE_GPUS:
-                return None
-    return f"{wanted} required, and not known how many are free" if required else None
+    free, total = (
+        seen.counted if (seen := place.signals.get(signal)) is not None else None
+        for signal in (FREE_GPUS, TOTAL_GPUS)
+    )
+    excluded = None
+    if free is not None and free < gpus:
+        excluded = f"{wanted} asked for, {free:.0f} free"
+    elif free is None and total is not None and total < gpus:
+        excluded = f"{wanted} asked for, {total:.0f} there"
+    elif free is None and required:
+        excluded = f"{wanted} required, and not known how many are free"
+    elif free is None:
+        reasons = ("not known how many GPUs are free", *place.reasons)
+        return msgspec.structs.replace(place, reasons=reasons)
+    return msgspec.structs.replace(place, excluded=excluded)
 
 
 def _check_failed(place: RegionReport) -> bool:

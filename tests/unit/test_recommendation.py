@@ -230,7 +230,11 @@ def test_a_region_with_fewer_gpus_in_all_is_excluded_though_the_free_ones_are_un
 def test_unread_gpus_exclude_a_region_only_when_gpus_are_required(free_gpus: Reading) -> None:
     region = scored("us-east-1", queue_depth=seen(0), free_gpus=free_gpus)
 
-    assert ask(region, gpus=1).region == "us-east-1"
+    asked = ask(region, gpus=1)
+    assert (asked.region, asked.reason) == (
+        "us-east-1",
+        "not known how many GPUs are free; empty queue",
+    )
     required = ask(region, gpus=1, gpu_required=True)
     assert required.region is None
     assert required.regions[0].excluded == "1 GPU required, and not known how many are free"
