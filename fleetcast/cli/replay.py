@@ -134,8 +134,8 @@ def replay(  # noqa: PLR0913 - one for each option
     """Show how many launches other weights would have sent elsewhere.
 
     Each launch is placed again by the scores that were in force when it was made. A region that
-    it asked in vain counts as full, any other as having room. Launches that were refused left
-    no record: no region had room, whatever the order.
+    it asked in vain counts as full, any other as having room. Launches that no region took are
+    only counted: none had room, whatever the order.
 
     Below stands what holds without any launch: the first choices of each past sweep.
 
