@@ -173,7 +173,7 @@ def _reasons(place: RankedRegion, score: ScoredRegion | None) -> tuple[str, ...]
 
 
 def _judged_by_gpus(place: RegionReport, gpus: int, *, required: bool) -> RegionReport:
-    """Say of a region that it lacks the GPUs or isn't known to have them, and exclude it for that."""
+    """Say of a region that it lacks the GPUs or isn't known to have them; exclude it if it must be."""
     if not gpus:
         return place
     wanted = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
