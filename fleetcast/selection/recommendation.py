@@ -173,7 +173,7 @@ def _reasons(place: RankedRegion, score: ScoredRegion | None) -> tuple[str, ...]
 
 
 def _judged_by_gpus(place: RegionReport, gpus: int, *, required: bool) -> RegionReport:
-    """Say of a region that it lacks the GPUs or isn't known to have them; exclude it if it must be."""
+    """Exclude a region that lacks the GPUs; say so, or exclude it, if that isn't known."""
     if not gpus:
         return place
     wanted = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
