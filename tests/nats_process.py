@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sysconfig
 from pathlib import Path
@@ -103,6 +104,13 @@ class NatsProcess:
         """Stop it from doing anything, with all its connections open."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
+        # It may go on for a moment.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        """Let it go on after it has hung."""
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
 
     async def subscriptions(self, connection_name: str) -> dict[str, list[ServerSubscription]]:
         """Return what connections of that name are subscribed to, by subject."""

@@ -10,7 +10,10 @@ changes what is used here.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
+
+import nats.errors
 
 from fleetcast.subjects import LAUNCH_QUEUE_GROUP
 
@@ -88,7 +91,22 @@ class NatsSubscriptions:
 
         Raises nats.errors.Error when it doesn't answer.
         """
-        # nats-py writes the PING of a flush ahead of the commands that still wait in its buffer.
+        # nats-py writes a PING ahead of the commands that still wait in its buffer.
         # When the first PONG is here they are written, so the second one comes after them.
-        await self._connection.flush(_FLUSH_TIMEOUT_S)
-        await self._connection.flush(_FLUSH_TIMEOUT_S)
+        await self._flush()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        """Return when the server has answered a PING.
+
+        nats-py's own flush cancels the future of a PONG that is late, but leaves it in its queue.
+        When that PONG comes, its read loop dies of it, and the agent hears nothing more until the
+        connection counts as stale, half a minute later; its flushes even succeed meanwhile.
+        """
+        if not self._connection.is_connected:
+            raise nats.errors.FlushTimeoutError
+        pong = asyncio.get_running_loop().create_future()
+        await self._connection._send_ping(pong)  # noqa: SLF001 - see the module
+        answered, _ = await asyncio.wait([pong], timeout=_FLUSH_TIMEOUT_S)
+        if not answered:
+            raise nats.errors.FlushTimeoutError

@@ -331,6 +331,7 @@ def test_nats_py_is_the_version_that_is_pinned_everywhere() -> None:
 
 def test_nats_py_has_the_private_parts_that_are_used() -> None:
     assert list(inspect.signature(Client._send_unsubscribe).parameters) == ["self", "sid", "limit"]  # noqa: SLF001 - this is the pin
+    assert list(inspect.signature(Client._send_ping).parameters) == ["self", "future"]  # noqa: SLF001 - this is the pin
     assert list(inspect.signature(Client._remove_sub).parameters)[:2] == ["self", "sid"]  # noqa: SLF001 - this is the pin
     assert list(inspect.signature(Subscription._stop_processing).parameters) == ["self"]  # noqa: SLF001 - this is the pin
 
@@ -385,6 +386,22 @@ async def test_after_a_reconnection_what_stands_is_renewed_and_can_be_retired(
     await eventually(lambda: asyncio.sleep(0, connection.is_connected))
     await agent.retire([armed])
     assert not await server.subscriptions("agent")
+
+
+async def test_a_server_that_answers_too_late_is_heard_all_the_same(
+    server: NatsProcess, connect: Callable[[], Awaitable[Client]]
+) -> None:
+    """nats-py's own flush leaves its client deaf after that."""
+    agent = _RealAgent(await connect())
+    armed = await agent.arm(2)
+    server.hang()
+    with pytest.raises(nats.errors.FlushTimeoutError):
+        await agent.retire([armed])
+    server.go_on()
+    await agent.retire([armed])
+    await agent.arm(1)
+    assert await _RealWire(connect, await connect()).ask(2) == 1
+    assert agent.handed_over == 1
 
 
 async def test_a_flush_is_on_the_wire_after_the_unsubscription_it_is_for(
