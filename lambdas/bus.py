@@ -41,6 +41,7 @@ _CONNECT_TIMEOUT_S: Final = 2
 _PROVE_AFTER_IDLE_S: Final = 30.0
 _PROVE_TIMEOUT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 0.25
+_HEARD_LATELY_S: Final = 5.0
 # How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
 _TURNS_TO_HEAR: Final = 5
 
@@ -55,7 +56,15 @@ class RegionError(FleetcastError):
 
 
 class NoResponders(RegionError):
-    """Nobody in the region listens to the subject: for a launch, nobody has room."""
+    """Nobody in the region listens to the subject: for a launch, nobody has room.
+
+    heard_lately: whether somebody has answered over this connection within some seconds. If not,
+    the server may have been restarted, and its agents not be back yet.
+    """
+
+    def __init__(self, region: str, why: str, *, heard_lately: bool = True) -> None:
+        self.heard_lately = heard_lately
+        super().__init__(region, why)
 
 
 class Unreachable(RegionError):
@@ -75,6 +84,7 @@ class _Link:
         self.connecting = asyncio.Lock()
         self.client: Client | None = None
         self.used_at_s = -math.inf
+        self.heard_at_s = -math.inf  # somebody, over this connection
         # How many attempts to connect have failed, and how the last one did.
         self.failed_n = 0
         self.failure: Unreachable | None = None
@@ -125,6 +135,7 @@ class Bus:
                 timeout=timeout_s,
                 headers=dict(headers()) if headers else None,
             )
+        self._links[region].heard_at_s = self._clock_s()
         return message.data
 
     async def gather(
@@ -147,7 +158,9 @@ class Bus:
             inbox = await client.subscribe(client.new_inbox())
             await client.publish(subject, payload, reply=inbox.subject)
             try:
-                return await _replies(inbox, expected=expected, timeout_s=timeout_s)
+                replies = await _replies(inbox, expected=expected, timeout_s=timeout_s)
+                self._links[region].heard_at_s = self._clock_s()
+                return replies
             finally:
                 with contextlib.suppress(nats.errors.Error):  # a closed connection has forgotten it
                     await inbox.unsubscribe()
@@ -164,7 +177,10 @@ class Bus:
         try:
             yield
         except nats.errors.NoRespondersError as error:
-            raise NoResponders(region, "nobody listens") from error
+            silent_s = self._clock_s() - self._links[region].heard_at_s
+            raise NoResponders(
+                region, "nobody listens", heard_lately=silent_s < _HEARD_LATELY_S
+            ) from error
         except (
             nats.errors.ConnectionClosedError,
             nats.errors.MaxPayloadError,
@@ -187,6 +203,7 @@ class Bus:
                 await _close(link.client)
                 link.client = None
             if link.client is None:
+                link.heard_at_s = -math.inf
                 try:
                     link.client = await self._connect(region)
                 except Unreachable as failure:

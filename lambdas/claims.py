@@ -138,6 +138,25 @@ class Claims:
                     )
         return Located(there=tuple(there), held=tuple(held), heard_all=heard_all)
 
+    async def is_anybody_there(self, region: str) -> bool:
+        """Tell whether any agent of a region is connected now, with room or without.
+
+        True also for a region that isn't known to have nodes, and when there is no telling.
+        """
+        request = messages.LocateRequest(launch_id=self._launch_id)
+        try:
+            await self._bus.ask(
+                region,
+                region_subject(region, RegionAction.LOCATE_LAUNCH),
+                messages.encode(request),
+                timeout_s=_REGION_TIMEOUT_S,
+            )
+        except NoResponders:
+            return not self._known_nodes(region)
+        except RegionError:
+            return True
+        return True
+
     async def cancel(self, region: str, instance_ids: Iterable[str], *, attempt: int) -> bool:
         """Have every agent of a region give these up, and never accept them up to this attempt.
 

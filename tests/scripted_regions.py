@@ -66,7 +66,8 @@ class Fleet:
     holding: what each node holds, whatever their requester knows of it. deaf: nodes whose answers
     get lost, and that hear nothing but launches. mute: regions where nothing but launches is heard.
     lapsing: nodes whose holds have lapsed when Commit comes. ended: all that has booted has ended
-    by itself. asked: the launches asked for, as (region, answer).
+    by itself. empty_until: until when no agent of a region is connected, by the script's clock.
+    asked: the launches asked for, as (region, answer).
     """
 
     scripts: Mapping[str, Iterable[Answer]]
@@ -81,6 +82,7 @@ class Fleet:
     now_s: float = 100.0
     started_n: int = 0
     ended: bool = False
+    empty_until: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._scripts = {region: iter(answers) for region, answers in self.scripts.items()}
@@ -106,6 +108,8 @@ class Fleet:
     ) -> bytes:
         self.subjects.append(subject)
         self.now_s += 0.001
+        if headers is None and subject.startswith("ec2.region."):
+            return self._ask_anybody(region)
         if headers is None:
             return self._ask_node(region, subject, payload, timeout_s)
         self.headers.append(messages.LaunchHeaders.decode(headers()))
@@ -119,10 +123,9 @@ class Fleet:
             self._late.append((region, self.headers[-1], request, answer))
             return self._scripted(region, "no_answer", timeout_s)
         taken = self._take(answer, self.headers[-1], request)
-        if isinstance(answer, Lost):
-            return self._scripted(region, "no_answer", timeout_s)
-        if not taken:
-            return self._scripted(region, "full", timeout_s)
+        if isinstance(answer, Lost) or not taken:
+            outcome = "no_answer" if isinstance(answer, Lost) else "full"
+            return self._scripted(region, outcome, timeout_s)
         return messages.encode(
             messages.Accepted(node=answer.node, zone=None, instance_ids=tuple(taken))
         )
@@ -173,6 +176,11 @@ class Fleet:
             here[instance_id] = Held(headers.launch_id, headers.attempt, held)
             self.started_n += not held
         return taken
+
+    def _ask_anybody(self, region: str) -> bytes:
+        if self.now_s < self.empty_until.get(region, 0):
+            raise NoResponders(region, "nobody listens")
+        return messages.encode(messages.InstancesReply(node="any", instances=()))
 
     def _ask_node(self, region: str, subject: str, payload: bytes, timeout_s: float) -> bytes:
         node = subject.split(".")[3]
@@ -240,7 +248,9 @@ class Fleet:
     def _scripted(self, region: str, answer: str, timeout_s: float) -> bytes:
         match answer:
             case "no_responders":
-                raise NoResponders(region, "nobody listens")
+                raise NoResponders(
+                    region, "nobody listens", heard_lately=region not in self.empty_until
+                )
             case "unreachable":
                 raise Unreachable(region, "can't connect to NATS")
             case "no_answer":

@@ -6,7 +6,8 @@ Owns what an answer means for a launch. What each leads to, and never to anythin
     rejected: full     a lost race: ask the same subject again, at once
     rejected: client   every node would say so: stop, with that EC2 error
     rejected: node     this node can't: ask again, a few times, then leave the region
-    no responders      nobody in this region has room: leave it
+    no responders      nobody in this region has room: leave it; but where no agent at all is
+                       connected, they may be on their way back: wait a little, ask again
     unreachable        the region could not be asked: leave it, but never as "no capacity"
     no answer          unknown: find out who has it; what nobody has is cancelled, and asked for
                        again under the next attempt once the request has expired everywhere
@@ -48,6 +49,9 @@ _MAX_UNANSWERED: Final = 3
 _SETTLE_S: Final = 4.0
 # Kept of a lease for committing what is held.
 _COMMIT_S: Final = 5.0
+# For agents to come back to a server that was restarted; they try each second at least.
+_RECONNECTING_S: Final = 0.25
+_RECONNECTING_WAITS: Final = 6
 _MAX_ASKS_KEPT: Final = 200
 
 _Left: TypeAlias = tuple[RegionEnd, str]
@@ -128,6 +132,7 @@ class RegionFill:
         self._left = {instance.instance_id: instance for instance in wanted.instances}
         self._faults: Counter[str] = Counter()
         self._unanswered_n = 0
+        self._waits_left = _RECONNECTING_WAITS
         self._ends_s = wanted.deadline_s
         if wanted.holds:
             lease_ends_s = asking.clock_s() + HOLD_MS / 1000
@@ -173,7 +178,7 @@ class RegionFill:
             case messages.Rejected():
                 return self._act_on_rejection(answer)
             case NoResponders():
-                return "no_room", ""
+                return await self._act_on_nobody(answer)
             case Unreachable():
                 return "not_asked", answer.why
             case Unanswered():
@@ -201,6 +206,17 @@ class RegionFill:
             else:
                 self.placed.append(one)
         return surplus
+
+    async def _act_on_nobody(self, nobody: NoResponders) -> _Left | None:
+        """Believe it when somebody is there to listen; a server just restarted has nobody yet."""
+        claims = self._asking.claims
+        if nobody.heard_lately or await claims.is_anybody_there(self._region):
+            return "no_room", ""
+        if self._waits_left == 0:
+            return "not_asked", "none of its nodes is connected"
+        self._waits_left -= 1
+        await self._asking.sleep(_RECONNECTING_S)
+        return None
 
     # --- no answer -------------------------------------------------------------------------
 

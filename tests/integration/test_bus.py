@@ -62,6 +62,24 @@ async def test_nobody_listening_is_told_apart_from_silence(server: NatsProcess) 
             await bus.ask(REGION, "ask.a", b"", timeout_s=5)
 
 
+async def test_nobody_is_told_apart_from_nobody_yet_on_a_new_connection(
+    server: NatsProcess,
+) -> None:
+    async def nobody_after_somebody_was_heard(bus: Bus) -> bool:
+        with pytest.raises(NoResponders) as nobody:
+            await bus.ask(REGION, "nobody.asks", b"", timeout_s=5)
+        return nobody.value.heard_lately
+
+    async with closing(bus_to(server.url)) as bus:
+        assert not await nobody_after_somebody_was_heard(bus)
+        async with listener(server.url):
+            await bus.ask(REGION, "ask.a", b"", timeout_s=5)
+        assert await nobody_after_somebody_was_heard(bus)
+        await server.kill()
+        await server.start()
+        assert not await nobody_after_somebody_was_heard(bus)
+
+
 async def test_a_listener_that_says_nothing_leaves_it_unknown(server: NatsProcess) -> None:
     async with listener(server.url, silent=True) as heard, closing(bus_to(server.url)) as bus:
         with pytest.raises(NoAnswer):

@@ -257,6 +257,27 @@ def test_nobody_anywhere_is_a_lack_of_capacity_that_names_the_regions_and_the_la
         place(Fleet({"a": [], "b": []}))
 
 
+def test_nodes_that_come_back_to_their_server_are_waited_for() -> None:
+    fleet = Fleet(
+        {"a": [*["no_responders"] * 3, Accept("n1", 1)], "b": [Accept("m1", 1)]},
+        empty_until={"a": 100.7},
+    )
+    fleet.known_nodes = lambda region: frozenset({f"{region}1"})  # type: ignore[method-assign]
+    assert place(fleet)[0].region == "a"
+
+
+def test_a_region_whose_nodes_do_not_come_back_is_left_and_not_called_dry() -> None:
+    fleet = Fleet({"a": [], "b": []}, empty_until={"a": 1_000.0})
+    fleet.known_nodes = lambda region: frozenset({f"{region}1"})  # type: ignore[method-assign]
+    with pytest.raises(ServiceUnavailable, match="a: none of its nodes is connected; b: no node"):
+        place(fleet)
+
+
+def test_a_region_without_known_nodes_is_dry_when_nobody_listens() -> None:
+    with pytest.raises(InsufficientInstanceCapacity):
+        place(Fleet({"a": []}, empty_until={"a": 1_000.0}))
+
+
 def test_a_region_that_was_not_reached_leads_to_the_next() -> None:
     fleet = Fleet({"a": ["unreachable"], "b": [Accept("m1", 1)]})
     assert place(fleet)[0].region == "b"
