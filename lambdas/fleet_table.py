@@ -98,7 +98,7 @@ class TokenTaken(FleetcastError):
 
 
 class LaunchConflict(FleetcastError):
-    """Another launch with the same ClientToken is being written at this moment."""
+    """Somebody else is writing at this moment what this launch writes."""
 
 
 class LaunchDecided(FleetcastError):
@@ -128,7 +128,8 @@ class FleetTable:
     ) -> None:
         """Write a launch whole, before anything is asked for.
 
-        Raises TokenTaken, or LaunchConflict when that can't be told yet: try again.
+        now_s: epoch seconds; a token that has expired by then is free. Raises TokenTaken, or
+        LaunchConflict when that can't be told yet: try again.
 
         Beyond 48 instances it takes several transactions. The token is in the first one, so two
         launches never share it; if a later one fails, the launch is refused. A function that dies
@@ -139,7 +140,8 @@ class FleetTable:
         if token is not None:
             key = f"TOKEN#{token.client_token}"
             expires = int(now_s) + TOKEN_KEPT_S
-            head.insert(0, self._put(account, key, token, expires_at=expires))
+            free = _if_new_or_expired(now_s)
+            head.insert(0, self._put(account, key, token, expires_at=expires, condition=free))
         first, *others = _parts(
             [self._put(account, f"INSTANCE#{one.instance_id}", one) for one in records]
         )
@@ -154,7 +156,7 @@ class FleetTable:
 
     def _begin(self, reservation: Reservation, writes: Sequence[TransactWriteItemTypeDef]) -> None:
         try:
-            self._client.transact_write_items(TransactItems=writes)
+            transact(self._client, writes)
         except self._client.exceptions.TransactionCanceledException as error:
             reasons = cancellation_reasons(error)
             stored = [decode_item(reason["Item"]) for reason in reasons if "Item" in reason]
@@ -169,7 +171,8 @@ class FleetTable:
     def place_launch(self, reservation: Reservation, placed: Sequence[InstanceRecord]) -> None:
         """Decide a launch: write where its instances are, and drop those that found no place.
 
-        reservation: as it is to be, with all instances that were asked for. Raises LaunchDecided.
+        reservation: as it is to be, with all instances that were asked for. Raises LaunchDecided,
+        and LaunchConflict if somebody who decides it too has dropped one of the placed.
         """
         account = reservation.account_id
         ids = tuple(record.instance_id for record in placed)
@@ -212,8 +215,11 @@ class FleetTable:
                 transact(self._client, [self._check_open(decided), *part])
             transact(self._client, [*last, self._put_reservation(decided, _WHILE_OPEN)])
         except self._client.exceptions.TransactionCanceledException as error:
-            stored = [reason["Item"] for reason in cancellation_reasons(error) if "Item" in reason]
+            reasons = cancellation_reasons(error)
+            stored = [reason["Item"] for reason in reasons if "Item" in reason]
             if not stored:
+                if any(reason.get("Code") == "ConditionalCheckFailed" for reason in reasons):
+                    raise LaunchConflict from error
                 raise
             current = msgspec.convert(decode_item(stored[0]), Reservation)
             if current == decided:
@@ -241,6 +247,8 @@ class FleetTable:
                 "TableName": self._name,
                 "Key": _key(record.account_id, f"INSTANCE#{record.instance_id}"),
                 "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changed),
+                # An update makes what isn't there: half a record, that nobody can read.
+                "ConditionExpression": "attribute_exists(pk)",
                 "ExpressionAttributeNames": {f"#{name}": name for name in changed},
                 "ExpressionAttributeValues": encode_item(
                     {f":{name}": value for name, value in changed.items()}
@@ -396,6 +404,15 @@ class FleetTable:
 
 def _key(account_id: str, sort_key: str) -> dict[str, Any]:
     return dict(encode_item({"pk": account_partition(account_id), "sk": sort_key}))
+
+
+def _if_new_or_expired(now_s: float) -> _Condition:
+    # DynamoDB drops what has expired when it comes to it, days later.
+    return {
+        "ConditionExpression": "attribute_not_exists(pk) OR expires_at <= :now",
+        "ExpressionAttributeValues": dict(encode_item({":now": int(now_s)})),
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
 
 
 def _reservation_sort_key(reservation_id: str) -> str:

@@ -5,6 +5,7 @@ Launching imports this module: it must import neither boto3 nor Powertools.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import TransactWriteItemTypeDef
 
 _TRIES: Final = 5
+_PAUSE_S: Final = 0.02  # doubled each time
 # Reasons that are gone when the same transaction is tried again.
 _PASSING: Final = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
 
@@ -24,12 +26,13 @@ def transact(client: DynamoDBClient, writes: Sequence[TransactWriteItemTypeDef])
 
     writes: at most 100, and such that may be repeated. Raises botocore's errors.
     """
-    for tries_left in reversed(range(_TRIES)):
+    for tries in range(1, _TRIES + 1):
         try:
             client.transact_write_items(TransactItems=writes)
         except client.exceptions.TransactionCanceledException as error:
-            if not (tries_left and may_pass(cancellation_reasons(error))):
+            if tries == _TRIES or not may_pass(cancellation_reasons(error)):
                 raise
+            time.sleep(_PAUSE_S * 2 ** (tries - 1))
         else:
             return
 

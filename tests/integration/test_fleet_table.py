@@ -13,6 +13,7 @@ from botocore.stub import Stubber
 from fleetcast.launch_history import LAUNCH_KEPT_S
 from lambdas.attribute_values import encode_item
 from lambdas.fleet_table import (
+    TOKEN_KEPT_S,
     FleetTable,
     LaunchConflict,
     LaunchDecided,
@@ -163,6 +164,18 @@ def test_the_same_token_in_two_accounts_stands_for_two_launches(fleet: FleetTabl
     assert fleet.instances("999999999999") == others
 
 
+def test_a_token_that_has_expired_is_free_before_dynamodb_drops_it(fleet: FleetTable) -> None:
+    first, second = instances_of(1), instances_of(2)
+    begin(fleet, first)
+    late_s = NOW_S + TOKEN_KEPT_S
+    with pytest.raises(TokenTaken):
+        fleet.begin_launch(reservation_of(second), second, token_of(second), now_s=late_s - 1)
+    fleet.begin_launch(reservation_of(second), second, token_of(second), now_s=late_s)
+    with pytest.raises(TokenTaken) as taken:
+        begin(fleet, instances_of(3))
+    assert taken.value.token == token_of(second)
+
+
 @pytest.mark.parametrize("token", [True, False])
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_transaction_repeated_because_its_answer_was_lost_is_no_other_launch(
@@ -184,9 +197,23 @@ def test_a_launch_that_met_another_write_may_be_tried_again(
     fleet: FleetTable, dynamodb: DynamoDBClient, code: str
 ) -> None:
     with Stubber(dynamodb) as stubber:
-        cancel(stubber, code, "None", "None")
+        for _ in range(5):
+            cancel(stubber, code, "None", "None")
         with pytest.raises(LaunchConflict):
             begin(fleet, instances_of(1))
+
+
+@pytest.mark.parametrize("throttled", [1, 2])
+def test_a_launch_of_which_a_part_is_throttled_is_begun_all_the_same(
+    fleet: FleetTable, dynamodb: DynamoDBClient, throttled: int
+) -> None:
+    with Stubber(dynamodb) as stubber:
+        for part in (1, 2):
+            if part == throttled:
+                cancel(stubber, "None", "ThrottlingError")
+            stubber.add_response("transact_write_items", {})
+        begin(fleet, instances_of(1, 60))
+        stubber.assert_no_pending_responses()
 
 
 def test_a_launch_that_dynamodb_refuses_is_no_conflict(
@@ -274,6 +301,26 @@ def test_a_launch_is_decided_once(fleet: FleetTable, first: str, count: int) -> 
     with pytest.raises(LaunchDecided):
         fleet.leave_unknown(decided(records, "unknown"))
     assert stored(fleet) == before
+
+
+def test_two_who_decide_at_once_leave_no_instance_half_recorded(
+    fleet: FleetTable, dynamodb: DynamoDBClient
+) -> None:
+    records = instances_of(1, 60)
+    begin(fleet, records)
+    found_by_one = [placed_on("n1", record) for record in records[50:]]
+    found_by_other = [placed_on("n1", record) for record in records]
+    others = iter([True])
+
+    def other_decides(**_: object) -> None:
+        if next(others, False):
+            with pytest.raises(LaunchConflict):
+                fleet.place_launch(decided(records, "placed"), found_by_other)
+
+    # The first has dropped by now some that the other one has found.
+    events(dynamodb).register("after-call.dynamodb.TransactWriteItems", other_decides)
+    fleet.place_launch(decided(records, "placed"), found_by_one)
+    assert stored(fleet) == found_by_one
 
 
 @pytest.mark.parametrize("count", [1, 60])
