@@ -6,11 +6,14 @@ fleetcast.launch_words has the words. It is pure: standard library and msgspec o
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from fleetcast.selection import RankedRegion
+
+# Of what a node or a server has said. A story stands in one DynamoDB item, with up to 200 asks.
+MAX_WHY_CHARACTERS: Final = 200
 
 AskOutcome: TypeAlias = Literal[
     "accepted",
@@ -27,6 +30,11 @@ AskOutcome: TypeAlias = Literal[
 ]
 RegionEnd: TypeAlias = Literal["placed", "no_room", "not_asked", "in_doubt"]
 LaunchState: TypeAlias = Literal["placing", "placed", "refused", "unknown"]
+
+
+def shortened(why: str) -> str:
+    """Return a reason as a story keeps it."""
+    return why if len(why) <= MAX_WHY_CHARACTERS else f"{why[: MAX_WHY_CHARACTERS - 1]}…"
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

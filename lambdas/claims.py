@@ -29,6 +29,8 @@ from lambdas.bus import NoResponders, RegionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+    from lambdas.records import InstanceRecord
+
 # Above every attempt that a launch can have: under this one, nobody ever accepts it again.
 LAST_ATTEMPT: Final = 2**31 - 1
 
@@ -78,6 +80,20 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     zone: str | None
     node: str
     attempt: int
+
+
+def placed_records(
+    records: Iterable[InstanceRecord], placed: Iterable[Placed]
+) -> list[InstanceRecord]:
+    """Return the records of those that are placed, with where they are."""
+    places = {one.instance_id: one for one in placed}
+    return [
+        msgspec.structs.replace(
+            record, region=at.region, zone=at.zone, node=at.node, attempt=at.attempt
+        )
+        for record in records
+        if (at := places.get(record.instance_id))
+    ]
 
 
 class Located(msgspec.Struct, frozen=True, kw_only=True):

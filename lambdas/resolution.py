@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from fleetcast.messages import CLOCK_SKEW_ALLOWANCE_MS
-from lambdas.claims import LAST_ATTEMPT, Claims
-from lambdas.fleet_table import LaunchDecided
+from lambdas.claims import LAST_ATTEMPT, Claims, placed_records
+from lambdas.fleet_table import LaunchConflict, LaunchDecided
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from lambdas.claims import Located, Placed, RegionBus
     from lambdas.fleet_table import FleetTable, Reservation
+    from lambdas.records import InstanceRecord
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ async def resolve_launch(
 
     regions: all in which it may be. known_nodes: as Claims takes it. Raises botocore's errors.
     """
+    # Who has begun to decide it may have dropped some: they can't be the launch any more.
+    records = fleet.instances_by_id(reservation.account_id, reservation.instance_ids)
     claims = Claims(
         bus,
         reservation.reservation_id,
@@ -60,16 +63,18 @@ async def resolve_launch(
         expires_at_ms=None,
     )
     located = await asyncio.gather(*(claims.locate(region) for region in regions))
-    chosen = _launch_of(reservation, located)
+    chosen = _launch_of(reservation, records, located)
     try:
         if chosen:
-            _write_placed(reservation, chosen, fleet)
+            _write_placed(reservation, records, chosen, fleet)
         elif all(one.heard_all for one in located):
             fleet.refuse_launch(msgspec.structs.replace(reservation, state="refused"))
         else:
             return "unknown"
     except LaunchDecided as decided:
         return decided.state
+    except LaunchConflict:
+        return "unknown"  # somebody else decides it at this moment
     resolution: Resolution = "placed" if chosen else "refused"
     _log.info(
         "launch resolved",
@@ -84,12 +89,14 @@ async def resolve_launch(
     return resolution
 
 
-def _launch_of(reservation: Reservation, located: Iterable[Located]) -> list[Placed]:
+def _launch_of(
+    reservation: Reservation, records: Iterable[InstanceRecord], located: Iterable[Located]
+) -> list[Placed]:
     """Return the launch's instances in the one region that has enough of them, or nothing.
 
     Of two such regions the later attempt is right, of two holders of one instance too.
     """
-    wanted = set(reservation.instance_ids)
+    wanted = {record.instance_id for record in records}
     candidates: list[list[Placed]] = []
     for in_region in located:
         by_id: dict[str, Placed] = {}
@@ -108,21 +115,15 @@ def _launch_of(reservation: Reservation, located: Iterable[Located]) -> list[Pla
     )
 
 
-def _write_placed(reservation: Reservation, chosen: list[Placed], fleet: FleetTable) -> None:
-    at = {one.instance_id: one for one in chosen}
-    records = [
-        msgspec.structs.replace(
-            record,
-            region=at[record.instance_id].region,
-            zone=at[record.instance_id].zone,
-            node=at[record.instance_id].node,
-            attempt=at[record.instance_id].attempt,
-        )
-        for record in fleet.instances_by_id(reservation.account_id, list(at))
-    ]
+def _write_placed(
+    reservation: Reservation,
+    records: Iterable[InstanceRecord],
+    chosen: list[Placed],
+    fleet: FleetTable,
+) -> None:
     fleet.place_launch(
         msgspec.structs.replace(reservation, state="placed", region=chosen[0].region),
-        records,
+        placed_records(records, chosen),
     )
 
 

@@ -6,6 +6,7 @@ leaves records from which the launch can be resolved.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ from fleetcast.errors import (
     ServiceUnavailable,
 )
 from fleetcast.launch_story import LaunchStory
-from lambdas.claims import ORDER_VALID_MS, Claims
+from lambdas.claims import ORDER_VALID_MS, Claims, placed_records
 from lambdas.fleet_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
 from lambdas.resolution import is_undecided, resolve_launch
@@ -78,20 +79,28 @@ async def run_instances(
                 launch.reservation, launch.records, launch.token, now_s=services.now_s()
             )
         except TokenTaken as taken:
-            earlier = await _replay(services, call, asked, taken.token)
+            earlier = await _replay(services, call, asked, taken.token, deadline_s)
             if earlier is not None:
                 return reservation_result(earlier)
         except LaunchConflict:
             pass
         else:
-            return reservation_result(await _place(services, launch, asked, deadline_s))
-        # The other launch with this token is not decided yet.
-        if services.clock_s() + _POLL_S > deadline_s:
-            raise ServiceUnavailable(
-                "An earlier request with this ClientToken is not decided yet. Retry with the "
-                "same ClientToken."
-            )
-        await services.sleep(_POLL_S)
+            return reservation_result(await _place(services, call, launch, asked, deadline_s))
+        await _wait(
+            services,
+            deadline_s,
+            "The launch could not be written down among all that is being written.",
+        )
+
+
+async def _wait(services: Services, deadline_s: float, why: str) -> None:
+    """Wait a little for what others do. why: the reason if there is no time for that left.
+
+    Raises ServiceUnavailable.
+    """
+    if services.clock_s() + _POLL_S > deadline_s:
+        raise ServiceUnavailable(f"{why} Retry with the same ClientToken.")
+    await services.sleep(_POLL_S)
 
 
 # --- writing it down -----------------------------------------------------------------------
@@ -144,37 +153,51 @@ async def _replay(
     call: Call,
     asked: LaunchParameters,
     token: Token,
+    deadline_s: float,
 ) -> list[InstanceRecord] | None:
-    """Return what an earlier launch with this token launched; None to look again.
+    """Return what an earlier launch with this token has launched; None if it was refused.
 
-    Raises IdempotentParameterMismatch, IdempotentInstanceTerminated, and InternalError for a
-    launch whose outcome can't be known now.
+    Raises IdempotentParameterMismatch, IdempotentInstanceTerminated, ServiceUnavailable for a
+    launch that is not decided in time, and InternalError for one whose outcome can't be known now.
     """
     if token.fingerprint != asked.fingerprint():
         raise IdempotentParameterMismatch(
             "The client token was used before, with other parameters."
         )
-    reservation = services.fleet.reservation(call.account_id, token.reservation_id)
-    if reservation is None or reservation.state == "refused":
-        return None  # it has just ended without an instance, and its token is being freed
-    if is_undecided(reservation, now_s=services.now_s()):
-        return None
-    if reservation.state != "placed":
-        resolution = await resolve_launch(
-            reservation,
-            services.settings.region_names,
-            bus=services.bus,
-            fleet=services.fleet,
-            known_nodes=services.known_nodes,
-            sleep=services.sleep,
-        )
-        if resolution == "unknown":
-            raise InternalError(
-                f"The outcome of launch {reservation.reservation_id} is not known yet: a region "
-                "in which it may be can't be heard. Retry later with the same ClientToken."
+    while True:
+        reservation = services.fleet.reservation(call.account_id, token.reservation_id)
+        if reservation is None or reservation.state == "refused":
+            return None
+        if reservation.state == "placed":
+            return _launched(services, reservation)
+        if is_undecided(reservation, now_s=services.now_s()):
+            await _wait(
+                services, deadline_s, "An earlier request with this ClientToken is not decided yet."
             )
-        return None
-    records = services.fleet.instances_by_id(call.account_id, reservation.instance_ids)
+        else:
+            await _resolve(services, reservation)
+
+
+async def _resolve(services: Services, reservation: Reservation) -> None:
+    """Have a launch decided that its function has left. Raises InternalError."""
+    resolution = await resolve_launch(
+        reservation,
+        services.settings.region_names,
+        bus=services.bus,
+        fleet=services.fleet,
+        known_nodes=services.known_nodes,
+        sleep=services.sleep,
+    )
+    if resolution == "unknown":
+        raise InternalError(
+            f"The outcome of launch {reservation.reservation_id} is not known yet: a region "
+            "in which it may be can't be heard. Retry later with the same ClientToken."
+        )
+
+
+def _launched(services: Services, reservation: Reservation) -> list[InstanceRecord]:
+    """Return a launch's instances as they are now. Raises IdempotentInstanceTerminated."""
+    records = services.fleet.instances_by_id(reservation.account_id, reservation.instance_ids)
     if all(record.state in {"shutting-down", "terminated"} for record in records):
         raise IdempotentInstanceTerminated(
             "The instances of this client token have been terminated."
@@ -188,6 +211,7 @@ async def _replay(
 
 async def _place(
     services: Services,
+    call: Call,
     launch: _Launch,
     asked: LaunchParameters,
     deadline_s: float,
@@ -199,7 +223,7 @@ async def _place(
     walk = Walk(_wanted(launch, asked, deadline_s), _asking(services, launch.reservation))
     outcome = "unfinished"
     try:
-        await walk.place([one.region for one in order.ranked])
+        await _walk(walk, order, within_s=call.deadline_s - _WRITE_DOWN_S - began_s)
         records = _write_placed(services, launch, walk, _story(order, walk, services, began_s))
         outcome = "launched"
     except EC2Error as refusal:
@@ -215,10 +239,7 @@ async def _place(
         _write_unknown(services, launch, _story(order, walk, services, began_s, error))
         raise error from unknown
     finally:
-        for verdict in walk.verdicts:
-            services.refusals.note(
-                verdict.region, asked.instance_type, asked.zone, vain=verdict.end != "placed"
-            )
+        _remember(services, asked, walk)
         _log.info(
             "launch decided",
             extra={
@@ -232,6 +253,28 @@ async def _place(
             },
         )
     return records
+
+
+async def _walk(walk: Walk, order: LaunchOrder, *, within_s: float) -> None:
+    """Place the launch. Raises EC2Error, and UnknownOutcome; that also if it takes too long.
+
+    The walk itself ends earlier, but for a region that hangs at each single step.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            await walk.place([one.region for one in order.ranked])
+    except TimeoutError as error:
+        raise UnknownOutcome("its time was over while a region was asked") from error
+
+
+def _remember(services: Services, asked: LaunchParameters, walk: Walk) -> None:
+    """Note which regions were asked in vain. Those that there was no time for were not asked."""
+    asked_regions = {ask.region for ask in walk.log.asks}
+    for verdict in walk.verdicts:
+        if verdict.region in asked_regions:
+            services.refusals.note(
+                verdict.region, asked.instance_type, asked.zone, vain=verdict.end != "placed"
+            )
 
 
 def _asking(services: Services, reservation: Reservation) -> Asking:
@@ -307,15 +350,11 @@ def _story(
 def _write_placed(
     services: Services, launch: _Launch, walk: Walk, story: LaunchStory
 ) -> list[InstanceRecord]:
-    """Record where the instances are, and drop those that found no place. Raises InternalError."""
-    placed = {one.instance_id: one for one in walk.placed}
-    records = [
-        msgspec.structs.replace(
-            record, region=at.region, zone=at.zone, node=at.node, attempt=at.attempt
-        )
-        for record in launch.records
-        if (at := placed.get(record.instance_id))
-    ]
+    """Record where the instances are, and drop those that found no place.
+
+    Raises UnknownOutcome if this function was stopped for so long that others resolve its launch.
+    """
+    records = placed_records(launch.records, walk.placed)
     reservation = msgspec.structs.replace(
         launch.reservation,
         state="placed",
@@ -325,8 +364,9 @@ def _write_placed(
     try:
         services.fleet.place_launch(reservation, records)
     except LaunchDecided as decided:
-        # This function was stopped for so long that somebody else has resolved its launch.
         raise UnknownOutcome(f"it was resolved meanwhile, as {decided.state}") from decided
+    except LaunchConflict as conflict:
+        raise UnknownOutcome("it is being resolved meanwhile") from conflict
     return records
 
 
@@ -335,7 +375,7 @@ def _write_refused(services: Services, launch: _Launch, story: LaunchStory) -> N
     refused = msgspec.structs.replace(launch.reservation, state="refused", story=story)
     try:
         services.fleet.refuse_launch(refused)
-    except (BotoCoreError, ClientError, LaunchDecided) as problem:
+    except (BotoCoreError, ClientError, LaunchConflict, LaunchDecided) as problem:
         # The refusal stays true. Until the launch is resolved, its token stands for it.
         _log.error(
             "refused launch not written down",
@@ -349,11 +389,12 @@ def _write_unknown(services: Services, launch: _Launch, story: LaunchStory) -> N
         launch.reservation,
         state="unknown",
         story=story,
-        undecided_until_s=services.now_s() + services.settings.accept_timeout_s,
+        undecided_until_s=services.now_s()
+        + max(services.settings.accept_timeout_s, ORDER_VALID_MS / 1000),
     )
     try:
         services.fleet.leave_unknown(unknown)
-    except (BotoCoreError, ClientError, LaunchDecided) as problem:
+    except (BotoCoreError, ClientError, LaunchConflict, LaunchDecided) as problem:
         # It stays as it was begun, and is resolved a little later.
         _log.error(
             "unknown launch not written down",

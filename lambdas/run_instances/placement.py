@@ -15,7 +15,7 @@ from fleetcast.errors import (
     RefusedByNode,
     ServiceUnavailable,
 )
-from fleetcast.launch_story import RegionEnd, RegionVerdict
+from fleetcast.launch_story import RegionEnd, RegionVerdict, shortened
 from lambdas.run_instances.region_fill import AskLog, RegionFill
 
 if TYPE_CHECKING:
@@ -66,8 +66,11 @@ class Walk:
             end, why = await fill.fill()
         except RefusedByNode as refused:
             self._attempt = fill.attempt
-            if in_doubt := await self._give_up(fill.placed, region, lapses=self._wanted.holds):
-                raise UnknownOutcome(f"{region}: {in_doubt}") from refused
+            in_doubt = await self._give_up(fill.placed, region, lapses=self._wanted.holds)
+            if in_doubt or any(verdict.end == "in_doubt" for verdict in self.verdicts):
+                why = in_doubt or refused.message
+                self.verdicts.append(_left(region, "in_doubt" if in_doubt else "not_asked", why))
+                raise self._refusal() from refused
             raise
         self._attempt, self.placed = fill.attempt, fill.placed
         if self._wanted.holds:
@@ -155,4 +158,4 @@ class Walk:
 
 
 def _left(region: str, end: RegionEnd, why: str) -> RegionVerdict:
-    return RegionVerdict(region=region, end=end, why=why or "no node has room")
+    return RegionVerdict(region=region, end=end, why=shortened(why) or "no node has room")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fleetcast import messages
 from fleetcast.errors import RefusedByNode
-from fleetcast.launch_story import Ask, AskOutcome, RegionEnd
+from fleetcast.launch_story import Ask, AskOutcome, RegionEnd, shortened
 from fleetcast.messages import CLOCK_SKEW_ALLOWANCE_MS
 from lambdas.bus import NoResponders, Unreachable
 from lambdas.claims import Placed
@@ -108,7 +108,7 @@ class AskLog:
                 began_ms=round((began_s - self.began_s) * 1000, 1),
                 took_ms=round((self.clock_s() - began_s) * 1000, 1),
                 node=node,
-                detail=detail,
+                detail=shortened(detail),
             )
         )
 
@@ -189,7 +189,7 @@ class RegionFill:
             case "full":
                 return None
             case "client_fault":
-                raise RefusedByNode(rejected.code, rejected.message)
+                raise RefusedByNode(rejected.code, shortened(rejected.message))
             case "node_fault":
                 self._faults[rejected.node] += 1
         at_this_node_n = self._faults[rejected.node]

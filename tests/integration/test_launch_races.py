@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from botocore.stub import Stubber
 
+from fleetcast import messages
 from fleetcast.errors import (
     InsufficientInstanceCapacity,
     InternalError,
+    RefusedByNode,
     ServiceUnavailable,
 )
 from fleetcast.instance_types import ec2_catalogue
+from fleetcast.launch_story import MAX_WHY_CHARACTERS
 from fleetcast.subjects import NodeAction, action_of
+from lambdas.attribute_values import encode_item
 from lambdas.fleet_table import FleetTable
 from lambdas.region_scores import RegionScoresTable
 from lambdas.run_instances.instance_actions import describe_instances, terminate_instances
@@ -203,6 +208,45 @@ async def test_a_token_whose_first_launch_is_refused_goes_to_the_second(
     assert {record.node for record in function.records()} == {"n1"}
 
 
+async def test_who_waits_for_an_earlier_launch_writes_nothing_meanwhile(
+    dynamodb: DynamoDBClient,
+) -> None:
+    second_waits, writes = asyncio.Event(), itertools.count()
+    function = Function(dynamodb, [Accept("n1", 9)])
+
+    async def first_is_slow() -> None:
+        await second_waits.wait()
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def count(**_: object) -> None:
+        next(writes)
+
+    async def second() -> Result:
+        events: Any = dynamodb.meta.events
+        events.register("before-call.dynamodb.TransactWriteItems", count)
+        second_waits.set()
+        return await function.launch()
+
+    function.meanwhile = first_is_slow
+    await asyncio.gather(function.launch(), second())
+    assert next(writes) == 2, "the second's one try to begin, and the end of the first"
+
+
+async def test_a_launch_that_cannot_be_written_for_the_crowd_is_not_laid_to_an_earlier_one(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(dynamodb, [Accept("n1", 9)])
+    reasons = {"CancellationReasons": [{"Code": "ThrottlingError"}]}
+    with Stubber(dynamodb) as stubber:
+        for _ in range(10):
+            stubber.add_client_error(
+                "transact_write_items", "TransactionCanceledException", modeled_fields=reasons
+            )
+        with pytest.raises(ServiceUnavailable, match="could not be written down"):
+            await function.launch(ClientToken=None, seconds=2.05)
+
+
 # --- an outcome that is not known ----------------------------------------------------------
 
 
@@ -298,6 +342,50 @@ async def test_a_launch_that_died_below_min_count_is_given_up_and_its_token_is_f
     assert len(answer["Instances"]) == 2
     assert function.region.runs().keys() == {"n3"}
     assert {record.node for record in function.records()} == {"n3"}
+
+
+async def test_what_has_lost_its_record_is_no_part_of_a_resolved_launch(
+    dynamodb: DynamoDBClient,
+) -> None:
+    """Who decided it before died after having dropped some records, and before it was decided."""
+    function = in_doubt(dynamodb, [Lost("n1", 2)])
+    with pytest.raises(InternalError):
+        await function.launch(MaxCount=2)
+    dropped, kept = function.records()
+    key = {"pk": f"ACCOUNT#{ACCOUNT}", "sk": f"INSTANCE#{dropped.instance_id}"}
+    dynamodb.delete_item(TableName=FLEET, Key=encode_item(key))
+    function.region.mute = frozenset()
+    answer: Any = await function.launch(MaxCount=2)
+    assert [one["InstanceId"] for one in answer["Instances"]] == [kept.instance_id]
+    assert [record.instance_id for record in function.records()] == [kept.instance_id]
+    assert function.region.runs() == {"n1": {kept.instance_id}}
+
+
+async def test_too_few_with_a_record_are_no_launch(dynamodb: DynamoDBClient) -> None:
+    function = in_doubt(dynamodb, [Lost("n1", 1), Accept("n2", 1)])
+    with pytest.raises(InternalError):
+        await function.launch()
+    (dropped,) = function.records()
+    key = {"pk": f"ACCOUNT#{ACCOUNT}", "sk": f"INSTANCE#{dropped.instance_id}"}
+    dynamodb.delete_item(TableName=FLEET, Key=encode_item(key))
+    function.region.mute = frozenset()
+    await function.launch()
+    assert [record.node for record in function.records()] == ["n2"]
+    assert function.region.runs().keys() == {"n2"}
+
+
+async def test_a_walk_that_hangs_is_cut_and_leaves_the_outcome_unknown(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(dynamodb, [Accept("n1", 1)], meanwhile=asyncio.Event().wait)
+    with pytest.raises(InternalError, match="not known whether the launch happened"):
+        async with asyncio.timeout(20):
+            await function.launch(seconds=7.2)
+    (record,) = function.records()
+    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    assert reservation
+    assert reservation.state == "unknown"
+    assert reservation.story, "it can be explained"
 
 
 async def test_a_function_that_wakes_after_its_launch_was_resolved_changes_nothing(
@@ -442,3 +530,46 @@ async def test_a_region_asked_in_vain_is_asked_last_for_some_seconds_and_never_s
     assert await asked_for_one() == [OTHER], "it has taken one, the first one has not"
     function.now_s += REMEMBERED_S
     assert await asked_for_one() == [REGION, OTHER]
+
+
+async def test_a_region_that_there_was_no_time_to_ask_was_not_asked_in_vain(
+    dynamodb: DynamoDBClient,
+) -> None:
+    function = Function(dynamodb, ["unreachable", Accept("n1", 1)], other=[Accept("m1", 1)])
+
+    async def takes_long() -> None:
+        function.now_s += 17
+
+    function.meanwhile = takes_long
+    with pytest.raises(ServiceUnavailable):
+        await function.launch()
+    await function.launch()
+    assert [region for region, _ in function.region.asked] == [REGION, OTHER]
+
+
+# --- what is kept of it --------------------------------------------------------------------
+
+
+async def test_however_much_nodes_have_to_say_their_launch_can_be_written_down(
+    dynamodb: DynamoDBClient,
+) -> None:
+    fault = messages.Rejected(node="n1", reason="node_fault", message="disk! " * 50_000)
+    answers: list[Answer] = [*[messages.encode(fault).decode()] * 2, Accept("n1", 1)]
+    function = Function(dynamodb, answers, other=[])
+    await function.launch()
+    (record,) = function.records()
+    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    assert reservation
+    assert reservation.story
+    assert [ask.outcome for ask in reservation.story.asks] == ["node_fault"] * 2 + ["accepted"]
+    assert all(len(ask.detail) <= MAX_WHY_CHARACTERS for ask in reservation.story.asks)
+
+
+async def test_a_refusal_in_many_words_can_be_written_down(dynamodb: DynamoDBClient) -> None:
+    fault = messages.Rejected(
+        node="n1", reason="client_fault", code="InvalidAMIID.NotFound", message="gone! " * 100_000
+    )
+    function = Function(dynamodb, [messages.encode(fault).decode()])
+    with captured_logs("lambdas") as logs, pytest.raises(RefusedByNode):
+        await function.launch()
+    assert not logs.fields("refused launch not written down")

@@ -227,6 +227,12 @@ def test_a_fault_of_the_request_gives_up_what_another_node_has_accepted() -> Non
     assert not fleet.holds()
 
 
+def test_a_fault_of_the_request_takes_no_doubt_away() -> None:
+    fleet = Fleet({"a": [Lost("n1", 1)], "b": ["client_fault"]}, mute=frozenset("a"))
+    with pytest.raises(UnknownOutcome, match="a: no answer; b: so it is"):
+        place(fleet)
+
+
 def test_a_node_that_fails_is_not_the_regions_last_word() -> None:
     fleet = Fleet({"a": ["node_fault", "node_fault", Accept("n1", 1)]})
     assert place(fleet)[0].region == "a"
@@ -484,6 +490,7 @@ def test_whatever_is_answered_the_launch_ends_as_it_may(
             assert not fleet.runs()  # invariant I4
         case ServiceUnavailable() | RefusedByNode():
             assert not heard
+            assert not any(verdict.end == "in_doubt" for verdict in walk.verdicts)
             assert set(last_word.values()) - {"no_responders", "full"}
         case UnknownOutcome():
             assert deaf or mute or set(last_word.values()) & {"no_answer"}
