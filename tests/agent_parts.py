@@ -166,7 +166,10 @@ def a_launch(
 
 
 class HeldUpDriver(SimulatedDriver):
-    """Boots and destroys only when it is let; boots of `failing` ids fail."""
+    """Boots, stops and destroys only when it is let.
+
+    Boots of `failing` ids fail, and ends of `indestructible` ones.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, now_s=lambda: NOW_MS / 1000)
@@ -177,6 +180,7 @@ class HeldUpDriver(SimulatedDriver):
         self.may_stop.set()
         self.booting: set[str] = set()
         self.failing: set[str] = set()
+        self.indestructible: set[str] = set()
 
     async def boot(self, guest: Guest) -> None:
         self.booting.add(guest.instance_id)
@@ -191,6 +195,8 @@ class HeldUpDriver(SimulatedDriver):
 
     async def destroy(self, instance_id: str) -> None:
         await self.may_destroy.wait()
+        if instance_id in self.indestructible:
+            raise OSError("can't be destroyed")
         await super().destroy(instance_id)
 
 

@@ -160,7 +160,13 @@ class Host:
             capacity_changed=self.changed.set,
         )
         self.subscriptions = SimulatedSubscriptions(self.connection, self._hand_over)
-        self.tokens = CapacityTokens(self.subscriptions, self.room)
+        self.tokens = CapacityTokens(
+            self.subscriptions,
+            room_by_subject=self.room,
+            in_hand=self.desk.in_hand,
+            call_later=lambda _, what: self.timers.append(what),
+            changed=self.changed.set,
+        )
         restoring = self.begin(self.guests.restore())
         while self.disk.waiting:
             self.disk.step(fails=False)

@@ -96,7 +96,13 @@ class Agent:
         self._connection = Client()
         self._connected = False
         self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
-        self._tokens = CapacityTokens(self._subscriptions, self._room_by_subject)
+        self._tokens = CapacityTokens(
+            self._subscriptions,
+            room_by_subject=self._room_by_subject,
+            in_hand=self._desk.in_hand,
+            call_later=asyncio.get_running_loop().call_later,
+            changed=self._changed.set,
+        )
         self._actions = self._node_actions()
 
     def _node_actions(self) -> NodeActions:

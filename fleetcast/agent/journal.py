@@ -15,6 +15,7 @@ import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from fleetcast.errors import FleetcastError
 from fleetcast.messages import InstanceReport, InstanceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -33,26 +34,26 @@ _T = TypeVar("_T")
 _LOCK_TIMEOUT_S: Final = 1
 # 4 KiB each. One burst may add to it what a single transaction holds.
 _CHECKPOINT_PAGES: Final = 1_000
+# An instance's row is appended, and the one that it had goes. Keyed by the ids, which are random,
+# a burst would write a page for each of its instances.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS instances (
-    instance_id TEXT PRIMARY KEY,
+    row         INTEGER PRIMARY KEY,
+    instance_id TEXT NOT NULL,
     entry       BLOB NOT NULL
-) WITHOUT ROWID;
+);
 CREATE TABLE IF NOT EXISTS fences (
     instance_id TEXT PRIMARY KEY,
     attempt     INTEGER NOT NULL,
     set_at_s    REAL NOT NULL
 ) WITHOUT ROWID;
 """
-_UPSERT_INSTANCE: Final = """
-INSERT INTO instances (instance_id, entry) VALUES (?, ?)
-ON CONFLICT (instance_id) DO UPDATE SET entry = excluded.entry
-"""
 _UPSERT_FENCE: Final = """
 INSERT INTO fences (instance_id, attempt, set_at_s) VALUES (?, ?, ?)
 ON CONFLICT (instance_id) DO UPDATE
 SET attempt = max(attempt, excluded.attempt), set_at_s = excluded.set_at_s
 """
+_MAX_ROWS_A_STATEMENT: Final = 256
 
 
 class JournalUnwritable(FleetcastError):
@@ -117,11 +118,14 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     set_at_s: float
 
 
-class _Rows(NamedTuple):
-    """What one writer wants written, as the tables take it."""
+class _Changes(NamedTuple):
+    """What is to be written. entries: encoded, by instance id."""
 
-    instances: list[tuple[str, bytes]]
+    entries: dict[str, bytes]
     fences: list[tuple[str, int, float]]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Journal:
@@ -130,8 +134,10 @@ class Journal:
     def __init__(self, database: sqlite3.Connection, thread: Executor) -> None:
         self._database = database
         self._thread = thread
-        self._waiting: list[tuple[_Rows, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_Changes, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
+        self._rows: dict[str, int] = {}
+        self._last_row = 0
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -145,17 +151,21 @@ class Journal:
         return cls(database, thread)
 
     async def entries(self) -> list[Entry]:
-        """Return every instance in the journal, also the terminated ones.
+        """Return every instance in the journal, also the terminated ones. Call it before writing.
 
         Raises JournalUnreadable.
         """
 
-        def read() -> list[Entry]:
-            rows = self._database.execute("SELECT entry FROM instances").fetchall()
-            return [msgspec.msgpack.decode(row[0], type=Entry) for row in rows]
+        def read() -> list[tuple[int, str, bytes]]:
+            return self._database.execute(
+                "SELECT row, instance_id, entry FROM instances"
+            ).fetchall()
 
+        rows = await self._run(read)
+        self._rows = {instance_id: row for row, instance_id, _ in rows}
+        self._last_row = max(self._rows.values(), default=0)
         try:
-            return await self._run(read)
+            return [msgspec.msgpack.decode(entry, type=Entry) for _, _, entry in rows]
         except msgspec.MsgspecError as problem:
             raise JournalUnreadable(f"journal: {problem}") from problem
 
@@ -177,12 +187,12 @@ class Journal:
         Raises JournalUnwritable.
         """
         # Encoded here: what can't be encoded must fail its own caller, not all who share the batch.
-        rows = _Rows(
-            [(entry.guest.instance_id, msgspec.msgpack.encode(entry)) for entry in entries],
+        changes = _Changes(
+            {entry.guest.instance_id: _encode(entry) for entry in entries},
             [(fence.instance_id, fence.attempt, fence.set_at_s) for fence in fences],
         )
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((rows, written))
+        self._waiting.append((changes, written))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         await written
@@ -191,13 +201,9 @@ class Journal:
         # Group commit: everything that came while the last fsync ran shares the next one.
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            rows = _Rows(
-                [row for one, _ in batch for row in one.instances],
-                [row for one, _ in batch for row in one.fences],
-            )
             problem: JournalUnwritable | None = None
             try:
-                await self._run(partial(self._upsert, rows))
+                await self._write_together([changes for changes, _ in batch])
             except JournalUnwritable as unwritable:
                 problem = unwritable
             for _, written in batch:
@@ -209,26 +215,57 @@ class Journal:
                     written.set_result(None)
         self._flushing = None
 
-    def _upsert(self, rows: _Rows) -> None:
+    async def _write_together(self, batch: Sequence[_Changes]) -> None:
+        entries: dict[str, bytes] = {}
+        for changes in batch:
+            entries |= changes.entries  # the last one of an instance counts
+        rows = dict(zip(entries, count(self._last_row + 1), strict=False))
+        old = [self._rows[instance_id] for instance_id in entries if instance_id in self._rows]
+        new = [(rows[instance_id], instance_id, entry) for instance_id, entry in entries.items()]
+        fences = [fence for changes in batch for fence in changes.fences]
+        await self._run(partial(self._transact, new, old, fences))
+        self._last_row += len(rows)
+        self._rows |= rows
+
+    def _transact(
+        self,
+        new: Sequence[tuple[int, str, bytes]],
+        old: Sequence[int],
+        fences: Sequence[tuple[str, int, float]],
+    ) -> None:
         with self._database:
-            self._database.executemany(_UPSERT_INSTANCE, rows.instances)
-            self._database.executemany(_UPSERT_FENCE, rows.fences)
+            # Few statements: between two of them this thread waits for the event loop's.
+            for start in range(0, len(new), _MAX_ROWS_A_STATEMENT):
+                rows = new[start : start + _MAX_ROWS_A_STATEMENT]
+                values = ", ".join(["(?, ?, ?)"] * len(rows))
+                self._database.execute(
+                    f"INSERT INTO instances (row, instance_id, entry) VALUES {values}",  # noqa: S608 - question marks
+                    [value for row in rows for value in row],
+                )
+            if old:
+                self._delete(old)
+            if fences:
+                self._database.executemany(_UPSERT_FENCE, fences)
+
+    def _delete(self, rows: Iterable[int]) -> None:
+        self._database.executemany("DELETE FROM instances WHERE row = ?", ((row,) for row in rows))
 
     async def forget(self, instance_ids: Sequence[str], *, fences_before_s: float) -> None:
         """Delete these instances, and the fences set before an epoch second.
 
         Raises JournalUnwritable.
         """
+        rows = {one: self._rows[one] for one in instance_ids if one in self._rows}
 
         def delete() -> None:
             with self._database:
-                self._database.executemany(
-                    "DELETE FROM instances WHERE instance_id = ?",
-                    [(instance_id,) for instance_id in instance_ids],
-                )
+                self._delete(rows.values())
                 self._database.execute("DELETE FROM fences WHERE set_at_s < ?", (fences_before_s,))
 
         await self._run(delete)
+        for instance_id, row in rows.items():
+            if self._rows.get(instance_id) == row:  # not written again meanwhile
+                del self._rows[instance_id]
 
     def close(self) -> None:
         """Finish the write at hand and close the file."""

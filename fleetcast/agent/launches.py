@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -68,30 +69,39 @@ class LaunchDesk:
         self._set_aside = set_aside
         self._now_ms = now_ms
         self._capacity_changed = capacity_changed
-        self._inbox: asyncio.Queue[Request] = asyncio.Queue()
+        self._inbox: list[Request] = []
+        self._delivered = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     def deliver(self, message: Request) -> None:
         """Take a request in. Never blocks: NATS callbacks call it."""
-        self._inbox.put_nowait(message)
+        self._inbox.append(message)
+        if len(self._inbox) == 1:
+            self._delivered.set()
+            self._settled.clear()
+
+    def in_hand(self) -> Counter[str]:
+        """Return how many requests wait for their decision, by subject."""
+        return Counter(message.subject for message in self._inbox)
 
     async def run(self) -> None:
         """Answer requests until cancelled."""
         while True:
-            batch = [await self._inbox.get()]
-            while len(batch) < MAX_BATCH and not self._inbox.empty():
-                batch.append(self._inbox.get_nowait())
-            try:
-                await self._answer(batch)
-            except Exception:  # noqa: BLE001 - one bad batch must not end the desk
-                _log.exception("launch batch failed", extra={"requests": len(batch)})
-            finally:
-                for _ in batch:
-                    self._inbox.task_done()
+            await self._delivered.wait()
+            self._delivered.clear()
+            while batch := self._inbox[:MAX_BATCH]:
+                del self._inbox[:MAX_BATCH]
+                try:
+                    await self._answer(batch)
+                except Exception:  # noqa: BLE001 - one bad batch must not end the desk
+                    _log.exception("launch batch failed", extra={"requests": len(batch)})
                 self._capacity_changed()
+            self._settled.set()
 
     async def settled(self) -> None:
         """Wait until everything that was delivered has been answered."""
-        await self._inbox.join()
+        await self._settled.wait()
 
     async def _answer(self, batch: Sequence[Request]) -> None:
         decisions = [self._decide(message) for message in batch]

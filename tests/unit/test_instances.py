@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.instances import REMEMBERED_S
 from fleetcast.agent.journal import Entry, Journal, JournalUnwritable
 from fleetcast.capacity import Resources
@@ -135,17 +136,17 @@ async def test_a_termination_that_cannot_be_written_does_not_happen(tmp_path: Pa
 
 
 async def test_a_destruction_that_failed_is_tried_again_by_a_repeat(tmp_path: Path) -> None:
-    async with unit_node(tmp_path) as node:
+    driver = HeldUpDriver(tmp_path / "guests")
+    driver.may_boot.set()
+    driver.indestructible.add(I1)
+    async with unit_node(tmp_path, driver=driver) as node:
         await node.launch(a_launch(1))
         await node.guests.idle()
-        in_the_way = tmp_path / "guests" / I1
-        in_the_way.unlink()
-        in_the_way.mkdir()
         await node.owner_actions.terminate([I1])
         await node.guests.idle()
         assert node.state_of(1) == "shutting-down"
         assert len(node.ledger) == 1  # what may still run is still accounted for
-        in_the_way.rmdir()
+        driver.indestructible.clear()
         await node.owner_actions.terminate([I1])
         await node.guests.idle()
         assert node.state_of(1) == "terminated"
@@ -242,8 +243,7 @@ async def test_guests_that_no_longer_fit_are_kept_and_accounted_for(tmp_path: Pa
 
 
 async def test_a_guest_that_nobody_knows_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "guests").mkdir()
-    (tmp_path / "guests" / I1).touch()
+    await SimulatedDriver(tmp_path / "guests", now_s=lambda: 0).boot(a_guest(1))
     async with unit_node(tmp_path) as node:
         await node.guests.idle()
         assert await _guests(node) == {I1}

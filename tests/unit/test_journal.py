@@ -104,6 +104,40 @@ async def test_forgotten_entries_are_gone(path: Path) -> None:
         assert await journal.entries() == [_entry(2)]
 
 
+async def test_an_instance_has_one_row_however_often_it_changes(path: Path) -> None:
+    for attempt in range(1, 4):
+        with _opened(path) as journal:
+            await journal.entries()
+            for _ in range(3):
+                await journal.write([_entry(1, attempt=attempt), _entry(2)])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM instances").fetchone() == (2,)
+    with _opened(path) as journal:
+        attempts = {one.guest.instance_id: one.guest.attempt for one in await journal.entries()}
+        assert attempts == {instance_id(1): 3, instance_id(2): 1}
+
+
+async def test_what_was_forgotten_can_be_written_again(path: Path) -> None:
+    with _opened(path) as journal:
+        await journal.write([_entry(1)])
+        await asyncio.gather(
+            journal.forget([instance_id(1)], fences_before_s=0),
+            journal.write([_entry(1, attempt=2)]),
+        )
+        await journal.write([_entry(1, attempt=3)])
+        assert await journal.entries() == [_entry(1, attempt=3)]
+
+
+async def test_a_burst_of_any_size_is_written_whole_or_not_at_all(path: Path) -> None:
+    make_journal_refuse(path.parent, 999)
+    with _opened(path) as journal:
+        with pytest.raises(JournalUnwritable):
+            await journal.write([_entry(number) for number in range(1, 1_001)])
+        assert await journal.entries() == []
+        await journal.write([_entry(number) for number in range(1, 999)])
+        assert len(await journal.entries()) == 998
+
+
 async def test_of_two_fences_the_higher_one_stays(path: Path) -> None:
     with _opened(path) as journal:
         await journal.write([], [_fence(1, attempt=3), _fence(2)])
@@ -168,7 +202,7 @@ async def test_an_entry_that_this_version_cannot_read_is_never_skipped(path: Pat
     with _opened(path):
         pass
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute("INSERT INTO instances VALUES (?, ?)", (instance_id(1), b"\x00"))
+        database.execute("INSERT INTO instances VALUES (1, ?, ?)", (instance_id(1), b"\x00"))
     with _opened(path) as journal, pytest.raises(JournalUnreadable):
         await journal.entries()
 

@@ -154,7 +154,7 @@ async def test_a_stopped_instance_is_terminated_and_leaves_nothing(tmp_path: Pat
         await node.owner_actions.terminate([I1])
         await node.guests.idle()
         assert node.state_of(1) == "terminated"
-        assert list((tmp_path / "guests").iterdir()) == []
+        assert await node.guests.console_output(I1) is None
         assert node.ledger.free == EIGHT_VCPU
 
 
@@ -165,7 +165,7 @@ async def test_a_stopped_instance_is_given_up_like_any_other(tmp_path: Path) -> 
         await node.holds.give_up(attempt_request(1), "test")
         await node.guests.idle()
         assert node.state_of(1) == "terminated"
-        assert list((tmp_path / "guests").iterdir()) == []
+        assert await node.guests.console_output(I1) is None
 
 
 async def test_a_repeated_launch_finds_its_stopped_instance(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""A driver whose guests are files: real in every respect but that nothing runs in them.
+"""A driver whose guests are lines in a file: real in every respect but that nothing runs in them.
 
-A guest outlives the agent, as a real one does: its file stays until it is destroyed. The file is
-its console, and its name says whether it runs: `i-…`, or `i-….stopped`.
+A guest outlives the agent, as a real one does: what happens to guests is appended to `guests.log`,
+and read again at the next start. The lines of a guest are its console.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -18,76 +20,121 @@ if TYPE_CHECKING:
 
     from fleetcast.agent.drivers import Guest
 
-_STOPPED: Final = ".stopped"
+_FILE: Final = "guests.log"
+_BOOTED: Final = b"booted:"
+_REBOOTED: Final = b"rebooted"
+_STOPPED: Final = b"stopped"
+_DESTROYED: Final = b"destroyed"
+# The file is written anew when the lines of what is gone take up more than that.
+_MAX_WASTE_BYTES: Final = 4 * 2**20
+
+
+@dataclass
+class _SimulatedGuest:
+    """A guest that hasn't been destroyed. lines: what it has written."""
+
+    runs: bool = False
+    lines: list[bytes] = field(default_factory=list)
+
+
+def running_guests(folder: Path) -> frozenset[str]:
+    """Return the ids of the guests that run, for who looks on from outside the agent."""
+    guests = _read(folder / _FILE)
+    return frozenset(name.decode() for name, guest in guests.items() if guest.runs)
 
 
 class SimulatedDriver:
-    """Keeps the guests in `folder`. now_s: epoch seconds, for the lines on their consoles."""
+    """Keeps the guests in `folder`. now_s: epoch seconds, for what they write."""
 
     def __init__(self, folder: Path, *, now_s: Callable[[], float]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._path = folder / _FILE
         self._now_s = now_s
+        self._guests = _read(self._path)
+        self._file = self._write_anew()
+        self._wasted_bytes = 0
 
     async def boot(self, guest: Guest) -> None:
-        """Let the guest run, and write what a boot writes."""
-        running = self._folder / guest.instance_id
+        """Let the guest run."""
+        if self._runs(guest.instance_id):
+            return
         # Not what its owner has given in confidence: whoever may read the console reads this.
-        line = self._line(
-            f"{guest.instance_id} booted: {guest.instance_type}, {guest.vcpu} vCPU, "
-            f"{guest.memory_mib} MiB"
-        )
+        size = f"{guest.instance_type}, {guest.vcpu} vCPU, {guest.memory_mib} MiB"
         try:
-            if self._stopped(guest.instance_id).exists():
-                self._stopped(guest.instance_id).rename(running)
-                _append(running, line)
-            elif not running.exists():
-                _append(running, line)
+            self._happens(guest.instance_id, _BOOTED, size)
         except OSError as problem:
             raise BootFailed(f"can't mark the guest as running: {problem.strerror}") from problem
 
     async def stop(self, instance_id: str) -> None:
         """Let the guest run no more."""
-        running = self._folder / instance_id
-        if running.exists():
-            _append(running, self._line(f"{instance_id} powered off"))
-            running.rename(self._stopped(instance_id))
+        if self._runs(instance_id):
+            self._happens(instance_id, _STOPPED)
 
     async def reboot(self, instance_id: str) -> None:
         """Write what a reboot writes."""
-        running = self._folder / instance_id
-        if running.exists():
-            _append(running, self._line(f"{instance_id} rebooted"))
+        if self._runs(instance_id):
+            self._happens(instance_id, _REBOOTED)
 
     async def destroy(self, instance_id: str) -> None:
         """Forget the guest."""
-        (self._folder / instance_id).unlink(missing_ok=True)
-        self._stopped(instance_id).unlink(missing_ok=True)
+        gone = self._guests.get(instance_id.encode())
+        if gone:
+            self._happens(instance_id, _DESTROYED)
+            self._wasted_bytes += sum(map(len, gone.lines))
+        if self._wasted_bytes > _MAX_WASTE_BYTES:
+            os.close(self._file)
+            self._file = self._write_anew()
+            self._wasted_bytes = 0
 
     async def console_output(self, instance_id: str) -> ConsoleOutput | None:
-        """Return the end of the guest's file."""
-        for path in (self._folder / instance_id, self._stopped(instance_id)):
-            try:
-                with path.open("rb") as console:
-                    status = os.fstat(console.fileno())
-                    console.seek(max(status.st_size - CONSOLE_BYTES, 0))
-                    return ConsoleOutput(console.read(), status.st_mtime_ns // 1_000_000)
-            except FileNotFoundError:
-                continue
-        return None
+        """Return the last lines of the guest."""
+        guest = self._guests.get(instance_id.encode())
+        if guest is None:
+            return None
+        written_at = datetime.fromisoformat(guest.lines[-1].split(maxsplit=1)[0].decode())
+        return ConsoleOutput(
+            b"".join(guest.lines)[-CONSOLE_BYTES:], round(written_at.timestamp() * 1000)
+        )
 
     async def alive(self) -> frozenset[str]:
         """Return the ids of the guests that run."""
-        return frozenset(path.name for path in self._folder.iterdir() if path.suffix != _STOPPED)
+        return frozenset(name.decode() for name, guest in self._guests.items() if guest.runs)
 
-    def _stopped(self, instance_id: str) -> Path:
-        return self._folder / f"{instance_id}{_STOPPED}"
+    def _runs(self, instance_id: str) -> bool:
+        guest = self._guests.get(instance_id.encode())
+        return guest is not None and guest.runs
 
-    def _line(self, what: str) -> bytes:
-        at = datetime.fromtimestamp(self._now_s(), UTC)
-        return f"{at:%Y-%m-%dT%H:%M:%SZ} {what}\r\n".encode()
+    def _happens(self, instance_id: str, what: bytes, details: str = "") -> None:
+        at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
+        line = f"{at} {instance_id} {what.decode()} {details}".rstrip().encode() + b"\n"
+        written_n = os.write(self._file, line)
+        if written_n < len(line):
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written_n)
+            raise OSError(errno.ENOSPC, "no room for a whole line")
+        _take_up(line, self._guests)
+
+    def _write_anew(self) -> int:
+        """Write the lines of the guests that are there, and return the open file."""
+        anew = self._path.with_suffix(".anew")
+        anew.write_bytes(b"".join(line for guest in self._guests.values() for line in guest.lines))
+        anew.replace(self._path)
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
 
-def _append(path: Path, line: bytes) -> None:
-    with path.open("ab") as console:
-        console.write(line)
+def _read(path: Path) -> dict[bytes, _SimulatedGuest]:
+    guests: dict[bytes, _SimulatedGuest] = {}
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):  # what a full disk has cut off has not happened
+                _take_up(line, guests)
+    return guests
+
+
+def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> None:
+    _, name, what = line.split(maxsplit=3)[:3]
+    if what == _DESTROYED:
+        guests.pop(name, None)
+        return
+    guest = guests.setdefault(name, _SimulatedGuest())
+    guest.runs = what != _STOPPED
+    guest.lines.append(line)
