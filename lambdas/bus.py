@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_CREDENTIALS_TIMEOUT_S: Final = 2
 _CONNECT_TIMEOUT_S: Final = 2
 # A frozen function misses the server's pings; after this long the socket must prove itself.
 _PROVE_AFTER_IDLE_S: Final = 30.0
 _PROVE_TIMEOUT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 0.25
 _HEARD_LATELY_S: Final = 5.0
+_JUST_USED_S: Final = 0.05
 # How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
 _TURNS_TO_HEAR: Final = 5
 
@@ -94,8 +96,8 @@ class Bus:
     """Asks regions over NATS.
 
     credentials: returns the text of a NATS credentials file by its secret's name, or raises
-    CredentialsUnreadable; called when a connection is made. client_name: what the servers'
-    monitoring shows. clock_s: monotonic seconds.
+    CredentialsUnreadable; called, on a thread, when a connection is made. client_name: what the
+    servers' monitoring shows. clock_s: monotonic seconds.
     """
 
     def __init__(
@@ -123,7 +125,8 @@ class Bus:
     ) -> bytes:
         """Send a request to a region and return the first reply.
 
-        timeout_s: how long to wait once it is sent; connecting may take some 2.5 s before that.
+        timeout_s: how long to wait once it is sent; connecting may take some 2.5 s before that,
+        and reading credentials 2 s more.
         headers: makes the headers when the request leaves, so that an expiry among them counts
         from then. Raises NoResponders, Unreachable or NoAnswer.
         """
@@ -193,6 +196,10 @@ class Bus:
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
+        now_s = self._clock_s()
+        if link.client and link.client.is_connected and now_s - link.used_at_s < _JUST_USED_S:
+            link.used_at_s = now_s  # a crowd doesn't queue for what has just been found to work
+            return link.client
         failed_before_n = link.failed_n
         async with link.connecting:
             if link.failure is not None and link.failed_n > failed_before_n:
@@ -224,7 +231,7 @@ class Bus:
 
     async def _connect(self, region: str) -> Client:
         settings = self._regions[region]
-        credentials = self._read_credentials(region)
+        credentials = await self._read_credentials(region)
         client = Client()
         problems: list[Exception] = []
 
@@ -254,14 +261,21 @@ class Bus:
             await _close(client)
             reason = problems[-1] if problems else error
             raise Unreachable(region, f"can't connect to NATS: {reason!r}") from error
+        except asyncio.CancelledError:
+            await _close(client)
+            raise
         return client
 
-    def _read_credentials(self, region: str) -> RawCredentials | None:
+    async def _read_credentials(self, region: str) -> RawCredentials | None:
         secret = self._regions[region].nats_credentials_secret
         if secret is None:
             return None
         try:
-            text = self._credentials(secret)
+            async with asyncio.timeout(_CREDENTIALS_TIMEOUT_S):
+                # On this thread, other regions' answers would come too late.
+                text = await asyncio.to_thread(self._credentials, secret)
+        except TimeoutError as error:
+            raise Unreachable(region, f"secret {secret} can't be read: no answer") from error
         except CredentialsUnreadable as error:
             raise Unreachable(region, str(error)) from error
         if not is_credentials_file(text):

@@ -10,10 +10,13 @@ Launching imports this module: it must import neither boto3 nor Powertools.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast import messages
 from fleetcast.errors import InvalidInput, InvalidMessage
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from lambdas.records import InstanceRecord
+
+_log = logging.getLogger(__name__)
 
 # Above every attempt that a launch can have: under this one, nobody ever accepts it again.
 LAST_ATTEMPT: Final = 2**31 - 1
@@ -112,7 +117,8 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 class Claims:
     """The claims of one launch.
 
-    known_nodes: the nodes that a region is known to have, by its name. sleep: waits, in seconds.
+    known_nodes: the nodes that a region is known to have, by its name; called on a thread, may
+    raise botocore's errors. sleep: waits, in seconds.
     expires_at_ms: makes the time after which nobody may act on an order that is given now, epoch
     milliseconds; None once the launch is decided, for what follows from that holds for ever.
     No method raises for silence: it says who has been heard.
@@ -136,7 +142,9 @@ class Claims:
     async def locate(self, region: str) -> Located:
         """Ask every agent of a region what it holds of the launch."""
         request = messages.LocateRequest(launch_id=self._launch_id)
-        replies, heard_all = await self._ask_all(region, RegionAction.LOCATE_LAUNCH, request)
+        replies, heard_all = await self._ask_all(
+            region, RegionAction.LOCATE_LAUNCH, lambda: request
+        )
         there: list[Placed] = []
         held: list[Placed] = []
         for reply in replies:
@@ -168,7 +176,7 @@ class Claims:
                 timeout_s=_REGION_TIMEOUT_S,
             )
         except NoResponders:
-            return not self._known_nodes(region)
+            return not await self._known(region)
         except RegionError:
             return True
         return True
@@ -180,8 +188,9 @@ class Claims:
         """
         ids = tuple(instance_ids)
         for _ in range(_CANCEL_TRIES):
-            request = self._order(ids, attempt=attempt)
-            replies, heard_all = await self._ask_all(region, RegionAction.CANCEL_LAUNCH, request)
+            replies, heard_all = await self._ask_all(
+                region, RegionAction.CANCEL_LAUNCH, lambda: self._order(ids, attempt=attempt)
+            )
             if heard_all or not replies:
                 return heard_all
         return False  # some nodes are slow or gone
@@ -259,33 +268,54 @@ class Claims:
         )
 
     async def _ask_all(
-        self, region: str, action: RegionAction, request: messages.Message
+        self, region: str, action: RegionAction, request: Callable[[], messages.Message]
     ) -> tuple[list[messages.InstancesReply], bool]:
-        """Ask every agent of a region. Return their replies, and whether all have replied."""
-        known = set(self._known_nodes(region))
-        try:
-            payloads = await self._bus.gather(
-                region,
-                region_subject(region, action),
-                messages.encode(request),
-                timeout_s=_REGION_TIMEOUT_S,
-                expected=len(known) or None,
-            )
-        except NoResponders:
-            return [], not known
-        except RegionError:
-            return [], False
-        replies: list[messages.InstancesReply] = []
-        understood = True
-        for payload in payloads:
+        """Ask every agent of a region. Return their replies, and whether all have replied.
+
+        request: makes it when it leaves.
+        """
+        known = await self._known(region)
+        # As many may have answered who are not those: nodes that nobody knows yet.
+        for expected in (len(known or ()) or None, None):
             try:
-                reply = messages.decode(payload, messages.InstancesReply)
-                check_node(reply.node)
-            except InvalidInput:
-                understood = False  # whose it is can't be told
-            else:
-                replies.append(reply)
-        return replies, understood and known <= {reply.node for reply in replies}
+                payloads = await self._bus.gather(
+                    region,
+                    region_subject(region, action),
+                    messages.encode(request()),
+                    timeout_s=_REGION_TIMEOUT_S,
+                    expected=expected,
+                )
+            except NoResponders:
+                return [], known is not None and not known
+            except RegionError:
+                return [], False
+            replies = _understood(payloads)
+            missing = (known or frozenset()) - {reply.node for reply in replies}
+            if not missing or len(payloads) != expected:
+                break
+        return replies, known is not None and not missing and len(replies) == len(payloads)
+
+    async def _known(self, region: str) -> frozenset[str] | None:
+        """Return the nodes that a region is known to have; None if that can't be found out now."""
+        try:
+            # On this thread, other regions' answers would come too late.
+            return frozenset(await asyncio.to_thread(self._known_nodes, region))
+        except (BotoCoreError, ClientError) as problem:
+            _log.warning(
+                "known nodes can't be read", extra={"region": region, "why": repr(problem)}
+            )
+            return None
+
+
+def _understood(payloads: Iterable[bytes]) -> list[messages.InstancesReply]:
+    """Return the replies that can be read. Whose another one is can't be told."""
+    replies: list[messages.InstancesReply] = []
+    for payload in payloads:
+        with contextlib.suppress(InvalidInput):
+            reply = messages.decode(payload, messages.InstancesReply)
+            check_node(reply.node)
+            replies.append(reply)
+    return replies
 
 
 def _by_holder(placed: Iterable[Placed]) -> list[list[Placed]]:

@@ -94,7 +94,7 @@ def _served_types(services: Services, heard: Iterable[_Heard]) -> dict[str, Serv
 
 
 async def _hear(services: Services, region: str) -> _Heard:
-    known = frozenset(services.known_nodes(region))
+    known = frozenset(await asyncio.to_thread(services.known_nodes, region))
     try:
         payloads = await services.bus.gather(
             region,

@@ -55,7 +55,7 @@ async def preview_launch(services: Services, asked: LaunchParameters) -> NoRetur
 
 
 async def _preview(services: Services, asked: LaunchParameters, region: str) -> _Preview:
-    known = set(services.known_nodes(region))
+    known = set(await asyncio.to_thread(services.known_nodes, region))
     try:
         payloads = await services.bus.gather(
             region,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Services:
     """The process's side of an action.
 
-    known_nodes: the names of the nodes that a region is known to have. now_s: epoch seconds.
+    known_nodes: the names of the nodes that a region is known to have; it reads the table, so it is
+    called on a thread. now_s: epoch seconds.
     clock_s: monotonic seconds. sleep: in seconds. random_hex: that many hex digits.
     """
 

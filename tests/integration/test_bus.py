@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import nkeys  # type: ignore[import-untyped] # it ships no types
@@ -173,6 +175,53 @@ async def test_a_secret_that_cannot_be_read_makes_the_region_unreachable() -> No
 
     with pytest.raises(Unreachable, match="secret nats can't be read: AccessDenied"):
         await bus_with_secret("nats://127.0.0.1:1", fails).ask(REGION, "ask.a", b"", timeout_s=5)
+
+
+async def test_secrets_that_are_read_slowly_keep_no_region_from_being_reached(
+    server: NatsProcess,
+) -> None:
+    names = ("a", "b", "c")
+    regions = {
+        name: Region(name=name, nats_url=server.url, nats_credentials_secret=name) for name in names
+    }
+    ours = CREDENTIALS.format(seed=user_key()[0])
+
+    def read_slowly(_: str) -> str:
+        time.sleep(1)
+        return ours
+
+    async with listener(server.url), closing(Bus(regions, read_slowly)) as bus:
+        asks = (bus.ask(name, "ask.a", name.encode(), timeout_s=5) for name in names)
+        assert await asyncio.gather(*asks) == [b"a", b"b", b"c"]
+
+
+async def test_a_secret_that_is_never_read_makes_the_region_unreachable() -> None:
+    hung = threading.Event()
+
+    def hangs(_: str) -> str:
+        hung.wait(20)
+        return ""
+
+    try:
+        with pytest.raises(Unreachable, match="secret nats can't be read: no answer"):
+            await bus_with_secret("nats://127.0.0.1:1", hangs).ask(
+                REGION, "ask.a", b"", timeout_s=60
+            )
+    finally:
+        hung.set()
+
+
+async def test_a_request_that_is_called_off_while_it_connects_leaves_no_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        bus = bus_to(f"nats://127.0.0.1:{mute.getsockname()[1]}")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await bus.ask(REGION, "ask.a", b"", timeout_s=60)
+        mute.settimeout(5)
+        connection = mute.accept()[0]
+        connection.settimeout(5)
+        assert connection.recv(1024) == b"", "it is closed"
+        connection.close()
 
 
 async def test_a_subject_that_is_not_allowed_is_no_lack_of_room_and_stands_in_the_log(
