@@ -27,6 +27,7 @@ from fleetcast.errors import (
     InternalError,
     InvalidParameterValue,
     MalformedQueryString,
+    ServiceUnavailable,
 )
 from fleetcast.instance_types import ec2_catalogue
 from lambdas.bus import Bus
@@ -53,9 +54,11 @@ from lambdas.run_instances.services import Call, Services
 from lambdas.settings import RunInstancesSettings, decode_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from lambdas.run_instances.descriptions import Result
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +99,7 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
             ),
             region=_region(event, services.settings),
         )
-        result = loop.run_until_complete(action(services, call, request.parameters))
+        result = loop.run_until_complete(_in_time(action(services, call, request.parameters), call))
         return _answer(200, encode_response(request.action, result, request_id=request_id))
     except EC2Error as error:
         # What is wrong with a request may quote it, user data and tags included.
@@ -107,6 +110,18 @@ def handle(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
         _log.exception("failed", extra={"request": request_id})
         ours = InternalError("An internal error has occurred. Retry with the same ClientToken.")
         return _answer(ours.http_status, encode_error(ours, request_id=request_id))
+
+
+async def _in_time(action: Awaitable[Result], call: Call) -> Result:
+    """Return what an action returns. Raises ServiceUnavailable if that takes too long."""
+    try:
+        async with asyncio.timeout(call.deadline_s - time.monotonic()):
+            return await action
+    except TimeoutError as error:
+        raise ServiceUnavailable(
+            "The request could not be answered in time. The same request, with the same "
+            "ClientToken, may be repeated."
+        ) from error
 
 
 def _body(event: Mapping[str, Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
@@ -159,6 +161,23 @@ def test_a_failure_of_ours_is_answered_in_ec2s_form_and_without_its_inside(
     assert "ResourceNotFound" not in answer["body"]
     assert "ResourceNotFound" in logs.text()
     assert Context().aws_request_id in answer["body"]
+
+
+def test_an_action_that_hangs_is_answered_before_the_function_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: object) -> dict[str, object]:
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setitem(handler.ACTIONS, "DescribeInstances", hangs)
+    with small_fleet(tmp_path, monkeypatch) as fleet, captured_logs("lambdas") as logs:
+        fleet.start_function("us-east-1")
+        began_s = time.monotonic()
+        answer = call(event("Action=DescribeInstances"), Context(remaining_ms=1_100))
+        assert time.monotonic() - began_s < 1.1
+    assert (code_of(answer), answer["statusCode"]) == ("ServiceUnavailable", 503)
+    assert logs.fields("refused")[0]["why"]
 
 
 @pytest.mark.parametrize(
