@@ -43,7 +43,6 @@ _PROVE_AFTER_IDLE_S: Final = 30.0
 _PROVE_TIMEOUT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 0.25
 _HEARD_LATELY_S: Final = 5.0
-_JUST_USED_S: Final = 0.05
 # How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
 _TURNS_TO_HEAR: Final = 5
 
@@ -82,14 +81,19 @@ class CredentialsUnreadable(FleetcastError):
 
 
 class _Link:
+    """One region's connection. readying: what makes sure that it works, while that is under way."""
+
     def __init__(self) -> None:
-        self.connecting = asyncio.Lock()
         self.client: Client | None = None
+        self.readying: asyncio.Task[Client] | None = None
         self.used_at_s = -math.inf
         self.heard_at_s = -math.inf  # somebody, over this connection
-        # How many attempts to connect have failed, and how the last one did.
-        self.failed_n = 0
-        self.failure: Unreachable | None = None
+
+    def is_ready(self, readying: asyncio.Task[Client]) -> None:
+        """Note that it works, or doesn't: the next request makes sure again."""
+        self.readying = None
+        if not readying.cancelled():
+            readying.exception()  # told to those who wait, if any still does
 
 
 class Bus:
@@ -169,8 +173,11 @@ class Bus:
                     await inbox.unsubscribe()
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, also those that are being made."""
         for link in self._links.values():
+            if link.readying is not None:
+                link.readying.cancel()
+                await asyncio.wait([link.readying])
             if link.client is not None:
                 await _close(link.client)
 
@@ -196,29 +203,23 @@ class Bus:
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
-        now_s = self._clock_s()
-        if link.client and link.client.is_connected and now_s - link.used_at_s < _JUST_USED_S:
-            link.used_at_s = now_s  # a crowd doesn't queue for what has just been found to work
-            return link.client
-        failed_before_n = link.failed_n
-        async with link.connecting:
-            if link.failure is not None and link.failed_n > failed_before_n:
-                # It has just failed for another request: a crowd that waits for a region that
-                # hangs must not try one after the other.
-                raise Unreachable(region, link.failure.why) from link.failure
-            if link.client is not None and not await self._works(link, link.client):
-                await _close(link.client)
-                link.client = None
-            if link.client is None:
-                link.heard_at_s = -math.inf
-                try:
-                    link.client = await self._connect(region)
-                except Unreachable as failure:
-                    link.failed_n += 1
-                    link.failure = failure
-                    raise
-            link.used_at_s = self._clock_s()
-            return link.client
+        if link.readying is None:
+            link.readying = asyncio.create_task(self._ready(region, link))
+            link.readying.add_done_callback(link.is_ready)
+        # One for all who ask meanwhile: a crowd must not try a region that hangs one after the
+        # other, nor go out request by request. Shielded, for one of them may be called off.
+        return await asyncio.shield(link.readying)
+
+    async def _ready(self, region: str, link: _Link) -> Client:
+        """Return a connection that works, a new one if need be."""
+        if link.client is not None and not await self._works(link, link.client):
+            await _close(link.client)
+            link.client = None
+        if link.client is None:
+            link.heard_at_s = -math.inf
+            link.client = await self._connect(region)
+        link.used_at_s = self._clock_s()
+        return link.client
 
     async def _works(self, link: _Link, client: Client) -> bool:
         # The loop stands still between two invocations. What the server said meanwhile, goodbye
