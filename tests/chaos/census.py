@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fleetcast.agent.drivers.simulated import running_guests
 from fleetcast.agent.journal import Entry
 from fleetcast.capacity import Resources, how_many_fit, resources_of
 from fleetcast.instance_types import ec2_catalogue
@@ -60,6 +61,10 @@ class Census:
                     found[one].add(node)
         return dict(found)
 
+    def holders_on(self, node: str) -> set[str]:
+        """Return what lives on a node."""
+        return {one for one, nodes in self.holders().items() if node in nodes}
+
     @property
     def duplicates(self) -> set[str]:
         """Instances that live on more than one node."""
@@ -100,12 +105,13 @@ class Census:
 
     def check(self) -> None:
         """Check what must hold whenever all is quiet and reconcile has run twice."""
-        self._check_nodes()
+        self.check_nodes()
         self._check_records()
         assert not self.duplicates  # I1
         assert not self.strays  # I1, I4, I6
 
-    def _check_nodes(self) -> None:
+    def check_nodes(self) -> None:
+        """Check that what nodes tell, what they remember and what runs on them are one."""
         for name, node in self.nodes.items():
             used = self._used(name)
             assert used.vcpu <= node.total.vcpu, (name, used)  # I2
@@ -164,4 +170,4 @@ def read_journal(node: Node) -> dict[str, Entry]:
 
 def read_guests(node: Node) -> frozenset[str]:
     """Return the guests that run on a node."""
-    return frozenset(path.name for path in node.guests.iterdir() if not path.suffix)
+    return running_guests(node.guests)

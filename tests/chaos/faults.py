@@ -81,6 +81,17 @@ def throttled() -> None:
     )
 
 
+def conflicting() -> None:
+    """Fail as a transaction does that meets another write to one of its items."""
+    raise ClientError(
+        {
+            "Error": {"Code": "TransactionCanceledException", "Message": "Transaction cancelled"},
+            "CancellationReasons": [{"Code": "TransactionConflict"}],
+        },
+        "TransactWriteItems",
+    )
+
+
 # moto's tables bear no two calls at a time.
 _ONE_AT_A_TIME: Final = threading.RLock()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -96,6 +97,9 @@ class NodesProcess:
     def stop(self) -> None:
         """Stop it from doing anything, with its connections open."""
         self._signal(signal.SIGSTOP)
+        assert self._process
+        # It may go on for a moment.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)

@@ -62,19 +62,17 @@ class Post:
 
     async def deliver(self, letters: list[Letter], connections: Mapping[str, Client]) -> list[str]:
         """Deliver letters, in that order, to whoever gets them now. Return what is answered."""
-        answers: list[str] = []
-        for letter in letters:
+
+        async def answer_to(letter: Letter) -> str:
             try:
                 reply = await connections[letter.region].request(
-                    letter.subject,
-                    letter.payload,
-                    timeout=1,
-                    headers=letter.headers or None,
+                    letter.subject, letter.payload, timeout=1, headers=letter.headers or None
                 )
-                answers.append(reply.data.decode())
             except nats.errors.Error as error:  # nobody has room, or an order that is too late
-                answers.append(type(error).__name__)
-        return answers
+                return type(error).__name__
+            return reply.data.decode()
+
+        return await asyncio.gather(*map(answer_to, letters))
 
     async def deliver_late(self, connections: Mapping[str, Client]) -> list[str]:
         """Deliver all that was kept back."""

@@ -10,14 +10,12 @@ import pytest
 
 from fleetcast.errors import InternalError, ServiceUnavailable
 from tests.chaos.faults import Freeze, FunctionDied
-from tests.chaos.world import ONE, OTHER_REGION, Answer, Count, side_by_side
+from tests.chaos.world import LEFT_S, ONE, OTHER_REGION, Answer, Count, side_by_side
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
 
-# So late is a launch surely left by its function.
-LEFT_S = 30.0
 # So late a hold has surely lapsed.
 LEASE_S = 16.0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 import nats
 import nats.errors
+from botocore.exceptions import ClientError
 
 from fleetcast import messages
 from fleetcast.capacity import Resources
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 REGION: Final = "us-east-1"
 OTHER_REGION: Final = "eu-west-1"
 MINUTE_S: Final = 60.0
+# So late is a launch surely left by its function, and nothing is held for it any more.
+LEFT_S: Final = 45.0
 # Any t3.medium takes this.
 SLOT: Final = Resources(vcpu=2, memory_mib=4_096)
 
@@ -59,7 +62,7 @@ class Count(NamedTuple):
 
 ONE: Final = Count(1, 1)
 # The ids that a caller was told, or why it was told none.
-Answer: TypeAlias = frozenset[str] | EC2Error | FunctionDied
+Answer: TypeAlias = frozenset[str] | EC2Error | ClientError | FunctionDied
 
 
 @dataclass
@@ -114,6 +117,11 @@ class World:
         self.regions[name] = server.url
         return server
 
+    def share_server(self, *names: str) -> None:
+        """Add regions whose NATS is that of the first one: a test's cases then go side by side."""
+        url = next(iter(self.regions.values()))
+        self.regions |= dict.fromkeys(names, url)
+
     async def start_nodes(
         self,
         *names: str,
@@ -143,12 +151,12 @@ class World:
         await process.start(**attack)
         return process
 
-    async def function(self) -> Function:
-        """Return one more run_instances."""
+    async def function(self, region: str | None = None, *, post: Post | None = None) -> Function:
+        """Return one more run_instances. region: the only one that it knows of."""
         function = Function(
             self.dynamodb,
-            self.regions,
-            post=self.post,
+            {region: self.regions[region]} if region else self.regions,
+            post=post or self.post,
             clock=self.clock,
             accept_timeout_s=self.accept_timeout_s,
         )
@@ -208,7 +216,7 @@ class World:
         except InsufficientInstanceCapacity as refusal:
             self.tally.refused += 1
             return refusal
-        except (EC2Error, FunctionDied) as problem:
+        except (EC2Error, ClientError, FunctionDied) as problem:
             self.tally.unknown += 1
             return problem
         ids = frozenset(one["InstanceId"] for one in result["Instances"])
@@ -242,7 +250,7 @@ class World:
 
     # --- what has come of it ---------------------------------------------------------------
 
-    async def settle(self, case: str, **expected: int) -> Census:
+    async def settle(self, case: str, *, false_refusals: int = 0) -> Census:
         """Move time on, reconcile twice, take the census and check it; tell of the case."""
         reconciler = await self.reconciler()
         for _ in range(2):
@@ -252,12 +260,19 @@ class World:
             assert not summary.errors, summary.errors
         await self.quiet()
         census = await self.census()
-        self.tell(case, census, **expected)
+        self.tell(case, census, false_refusals=false_refusals)
         census.check()
         return census
 
-    def tell(self, case: str, census: Census, *, false_refusals: int = 0) -> None:
-        """Add the case's line."""
+    def tell(
+        self,
+        case: str,
+        census: Census,
+        *,
+        strays: Collection[str] | None = None,
+        false_refusals: int = 0,
+    ) -> None:
+        """Add the case's line. strays: if it isn't records that tell."""
         tally = self.tally
         figures = {
             "requests": tally.requests,
@@ -266,7 +281,7 @@ class World:
             "unknown": tally.unknown,
             "false refusals": false_refusals,
             "duplicates": len(census.duplicates),
-            "strays": len(census.strays),
+            "strays": len(census.strays if strays is None else strays),
         }
         told = ", ".join(f"{name} {figure}" for name, figure in figures.items())
         self.lines.append(f"{case}: {told}")
@@ -340,6 +355,10 @@ class World:
             for item in map(decode_item, page["Items"])
             if str(item["sk"]).startswith(RESERVATION_PREFIX)
         ]
+
+    async def hang_up(self) -> None:
+        """End everything that is connected to a server which the world hasn't started."""
+        await self._closing.aclose()
 
     async def close(self) -> None:
         """End everything."""
