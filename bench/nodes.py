@@ -20,6 +20,7 @@ import nats
 from bench.report import FOLDER
 from fleetcast import messages
 from fleetcast.agent.daemon import Agent
+from fleetcast.agent.log_lines import log_json_lines
 from fleetcast.agent.settings import AgentSettings, CapacitySettings, NatsSettings
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.local.conditions import wait_until
@@ -60,7 +61,7 @@ async def running_nodes(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.nodes"),
         json.dumps(options | {"count": count, "slots": slots}),
-        stderr=asyncio.subprocess.DEVNULL,  # a log line for each launch
+        stderr=asyncio.subprocess.DEVNULL,  # they log each launch
     )
     subject = ECHO_SUBJECT if kind == "echo" else launch_subject(REGION, INSTANCE_TYPE)
     try:
@@ -145,4 +146,5 @@ async def _plain_node(kind: Kind, node: str, url: str, slots: int, stop: asyncio
 
 
 if __name__ == "__main__":
+    log_json_lines()  # as an agent on its own does: what it logs is a part of what it costs
     asyncio.run(_serve(**json.loads(sys.argv[1])))

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import click
-from pythonjsonlogger.json import JsonFormatter
 
 from fleetcast import __version__
 from fleetcast.agent.daemon import Agent, end_all_other_tasks
+from fleetcast.agent.log_lines import log_json_lines
 from fleetcast.agent.settings import AgentSettings, read_settings
 from fleetcast.errors import FleetcastError
 
@@ -41,7 +41,7 @@ def run(config: Path) -> None:
 
     Example: fleetcast-agent run --config agent.toml
     """
-    _log_json_lines()
+    log_json_lines()
     try:
         asyncio.run(_serve(read_settings(config)))
     except FleetcastError as problem:
@@ -58,15 +58,3 @@ async def _serve(settings: AgentSettings) -> None:
         await Agent(settings).run(stop)
     finally:
         await end_all_other_tasks()
-
-
-def _log_json_lines() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonFormatter(
-            "{asctime}{levelname}{name}{message}",
-            style="{",
-            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-        )
-    )
-    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
-from nats.aio.client import Client
 from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
@@ -27,6 +26,7 @@ from fleetcast.agent.journal import Journal, JournalUnwritable
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.limited_subscription import NatsSubscriptions
+from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
 from fleetcast.agent.set_aside import SetAside
@@ -93,7 +93,7 @@ class Agent:
             now_ms=_now_ms,
             capacity_changed=self._changed.set,
         )
-        self._connection = Client()
+        self._connection = AgentClient()
         self._connected = False
         self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
         self._tokens = CapacityTokens(

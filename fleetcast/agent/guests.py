@@ -51,6 +51,7 @@ class Guests:
         # Whose entry has changed since their work began; and who is to be rebooted.
         self._due: set[str] = set()
         self._to_reboot: set[str] = set()
+        self._untold: list[str] = []
 
     async def restore(self) -> None:
         """Take up what the journal says, after a restart or a crash.
@@ -167,7 +168,17 @@ class Guests:
         self._set_aside.boot_succeeded()
         if booted := self._in_state(instance_id, "pending"):  # not ended while it booted
             self._instances.note(self._instances.moved(booted, "running"))
-            _log.info("instance running", extra={"instance": instance_id})
+            self._tell_running(instance_id)
+
+    def _tell_running(self, instance_id: str) -> None:
+        """Log it, in one line with all others that come up in the same moment."""
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._log_running)
+        self._untold.append(instance_id)
+
+    def _log_running(self) -> None:
+        _log.info("instances running", extra={"instances": self._untold})
+        self._untold = []
 
     async def _boot_failed(self, instance_id: str, why: str) -> None:
         _log.error("boot failed", extra={"instance": instance_id, "why": why})

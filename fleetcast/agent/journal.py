@@ -26,7 +26,7 @@ from fleetcast.messages import InstanceReport, InstanceState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
     from pathlib import Path
 
 _T = TypeVar("_T")
@@ -135,7 +135,7 @@ class Journal:
         self._database = database
         self._thread = thread
         self._waiting: list[tuple[_Changes, asyncio.Future[None]]] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._is_writing = False
         self._rows: dict[str, int] = {}
         self._last_row = 0
 
@@ -193,39 +193,52 @@ class Journal:
         )
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((changes, written))
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+        if not self._is_writing:
+            self._is_writing = True
+            # With all that is asked for in this turn of the loop.
+            asyncio.get_running_loop().call_soon(self._write_waiting)
         await written
 
-    async def _flush(self) -> None:
+    def _write_waiting(self) -> None:
         # Group commit: everything that came while the last fsync ran shares the next one.
-        while self._waiting:
-            batch, self._waiting = self._waiting, []
-            problem: JournalUnwritable | None = None
-            try:
-                await self._write_together([changes for changes, _ in batch])
-            except JournalUnwritable as unwritable:
-                problem = unwritable
-            for _, written in batch:
-                if written.cancelled():
-                    continue
-                if problem:
-                    written.set_exception(problem)
-                else:
-                    written.set_result(None)
-        self._flushing = None
-
-    async def _write_together(self, batch: Sequence[_Changes]) -> None:
+        batch, self._waiting = self._waiting, []
         entries: dict[str, bytes] = {}
-        for changes in batch:
+        for changes, _ in batch:
             entries |= changes.entries  # the last one of an instance counts
         rows = dict(zip(entries, count(self._last_row + 1), strict=False))
         old = [self._rows[instance_id] for instance_id in entries if instance_id in self._rows]
         new = [(rows[instance_id], instance_id, entry) for instance_id, entry in entries.items()]
-        fences = [fence for changes in batch for fence in changes.fences]
-        await self._run(partial(self._transact, new, old, fences))
-        self._last_row += len(rows)
-        self._rows |= rows
+        fences = [fence for changes, _ in batch for fence in changes.fences]
+        loop = asyncio.get_running_loop()
+        # Not by a task: each turn of the loop is a part of what a launch waits for.
+        ending = self._thread.submit(partial(self._transact, new, old, fences))
+        ending.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._tell_written, done, batch, rows)
+        )
+
+    def _tell_written(
+        self,
+        done: Future[None],
+        batch: Sequence[tuple[_Changes, asyncio.Future[None]]],
+        rows: dict[str, int],
+    ) -> None:
+        problem = done.exception()
+        if isinstance(problem, sqlite3.Error):
+            problem = JournalUnwritable(f"journal: {problem}")
+        if not problem:
+            self._last_row += len(rows)
+            self._rows |= rows
+        for _, written in batch:
+            if written.cancelled():
+                continue
+            if problem:
+                written.set_exception(problem)
+            else:
+                written.set_result(None)
+        if self._waiting:
+            self._write_waiting()
+        else:
+            self._is_writing = False
 
     def _transact(
         self,

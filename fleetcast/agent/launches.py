@@ -35,11 +35,18 @@ class _Decision(msgspec.Struct):
     """What becomes of one request.
 
     reply: None when nobody waits for one. placed: what is here for it, once that is promised.
+    inputs: what was decided on, for the log.
     """
 
     message: Request
     reply: messages.LaunchReply | None
     placed: tuple[str, ...] = ()
+    inputs: dict[str, object] | None = None
+
+    def told(self) -> dict[str, object]:
+        """Return what the log says of it."""
+        reason = self.reply.reason if isinstance(self.reply, messages.Rejected) else "accepted"
+        return {**(self.inputs or {}), "placed": len(self.placed), "outcome": reason}
 
 
 class LaunchDesk:
@@ -112,13 +119,17 @@ class LaunchDesk:
         except JournalUnwritable as problem:
             refusal = self._reject("node_fault", str(problem))
             # Also the repeats of what was not written: an ACCEPT is never taken back.
-            decisions = [
-                _Decision(one.message, refusal) if isinstance(one.reply, messages.Accepted) else one
-                for one in decisions
-            ]
+            for one in decisions:
+                if isinstance(one.reply, messages.Accepted):
+                    one.reply, one.placed = refusal, ()
         for decision in decisions:
             await self._respond(decision)
+        await asyncio.sleep(0)  # nats-py writes the replies in the loop's next turn
         self._guests.attend(placed)
+        _log.info(
+            "launch requests decided",
+            extra={"decisions": [one.told() for one in decisions if one.inputs]},
+        )
 
     async def _respond(self, decision: _Decision) -> None:
         if decision.reply is None:
@@ -145,17 +156,12 @@ class LaunchDesk:
             if untimely
             else self._place(message, headers, request)
         )
-        _log.info(
-            "launch request decided",
-            extra={
-                "launch": headers.launch_id,
-                "attempt": headers.attempt,
-                "instance_type": request.instance_type,
-                "asked": len(request.instances),
-                "placed": len(decision.placed),
-                "reply": type(decision.reply).__name__,
-            },
-        )
+        decision.inputs = {
+            "launch": headers.launch_id,
+            "attempt": headers.attempt,
+            "instance_type": request.instance_type,
+            "asked": len(request.instances),
+        }
         return decision
 
     def _untimely(self, headers: messages.LaunchHeaders) -> str:

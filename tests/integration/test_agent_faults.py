@@ -150,7 +150,7 @@ async def test_an_agent_whose_disk_is_full_says_node_fault_and_leaves_its_subjec
 ) -> None:
     async with AgentProcess(tmp_path, server.url) as agent:
         assert await requester.accepted(1)
-        await agent.says("instance running")
+        await agent.says("instances running")
         resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, 0))
         reply = await requester.launch(2)
         assert isinstance(reply, messages.Rejected)
