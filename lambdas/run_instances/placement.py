@@ -16,7 +16,8 @@ from fleetcast.errors import (
     ServiceUnavailable,
 )
 from fleetcast.launch_story import RegionEnd, RegionVerdict, shortened
-from lambdas.run_instances.region_fill import AskLog, RegionFill
+from lambdas.run_instances.ask_log import AskLog
+from lambdas.run_instances.region_fill import RegionFill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

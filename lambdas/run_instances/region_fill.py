@@ -1,6 +1,7 @@
 """One region's part of a walk: asks its nodes until all is placed, or nobody takes any more.
 
-Owns what an answer means for a launch. What each leads to, and never to anything else:
+Owns what an answer means for a launch. What each leads to, and never to anything else (of several
+requests side by side, what is unknown comes first, and nobody is there if all say so):
 
     accepted           keep it; more to place? ask the same subject again
     rejected: full     a lost race: ask the same subject again, at once
@@ -17,13 +18,15 @@ Source: docs/launch-protocol.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fleetcast import messages
 from fleetcast.errors import RefusedByNode
-from fleetcast.launch_story import Ask, AskOutcome, RegionEnd, shortened
+from fleetcast.launch_story import AskOutcome, RegionEnd, shortened
 from fleetcast.messages import CLOCK_SKEW_ALLOWANCE_MS
 from lambdas.bus import NoResponders, Unreachable
 from lambdas.claims import Placed
@@ -36,9 +39,10 @@ from lambdas.run_instances.launch_request import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from lambdas.claims import Claims, RegionBus
+    from lambdas.run_instances.ask_log import AskLog
     from lambdas.run_instances.launch_request import Wanted
 
 # What fails that often in a region is no accident: another one is tried.
@@ -52,9 +56,11 @@ _COMMIT_S: Final = 5.0
 # For agents to come back to a server that was restarted; they try each second at least.
 _RECONNECTING_S: Final = 0.25
 _RECONNECTING_WAITS: Final = 6
-_MAX_ASKS_KEPT: Final = 200
+_FEW_NODES: Final = 3
+_MAX_SIDE_BY_SIDE: Final = 8
 
 _Left: TypeAlias = tuple[RegionEnd, str]
+_Share: TypeAlias = tuple[messages.InstanceToLaunch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,46 +77,6 @@ class Asking:
     now_ms: Callable[[], int]
     sleep: Callable[[float], Awaitable[None]]
     accept_timeout_s: float
-
-
-@dataclass
-class AskLog:
-    """What was asked and answered, bounded. began_s: when the launch began, on the clock."""
-
-    began_s: float
-    clock_s: Callable[[], float]
-    asks: list[Ask] = field(default_factory=list)
-    left_out_n: int = 0
-
-    def note(
-        self,
-        region: str,
-        subject: str,
-        outcome: AskOutcome,
-        *,
-        attempt: int,
-        count: int,
-        began_s: float,
-        node: str | None = None,
-        detail: str = "",
-    ) -> None:
-        """Add a question that has been answered just now."""
-        if len(self.asks) == _MAX_ASKS_KEPT:
-            self.left_out_n += 1
-            return
-        self.asks.append(
-            Ask(
-                region=region,
-                subject=subject,
-                outcome=outcome,
-                attempt=attempt,
-                count=count,
-                began_ms=round((began_s - self.began_s) * 1000, 1),
-                took_ms=round((self.clock_s() - began_s) * 1000, 1),
-                node=node,
-                detail=shortened(detail),
-            )
-        )
 
 
 class RegionFill:
@@ -130,6 +96,7 @@ class RegionFill:
         self._asking = asking
         self._log = log
         self._left = {instance.instance_id: instance for instance in wanted.instances}
+        self._node_takes_n = 0  # as the last one did; not known yet
         self._faults: Counter[str] = Counter()
         self._unanswered_n = 0
         self._waits_left = _RECONNECTING_WAITS
@@ -148,41 +115,55 @@ class RegionFill:
         while self._left:
             if self._ends_s - self._asking.clock_s() < needed_s:
                 return "not_asked", "the time for this launch ran out"
-            left = await self._act_on(await self._ask())
+            answers = await asyncio.gather(*map(self._ask, self._shares()))
+            left = await self._act_on(answers)
             if left is not None:
                 return left
         return "placed", ""
 
-    async def _ask(self) -> LaunchAnswer:
+    def _shares(self) -> list[_Share]:
+        """Cut what is left into requests to make side by side: one for a few nodes, some for many.
+
+        The nodes of a far region would not all be asked in time one after the other.
+        """
+        left = tuple(self._left.values())
+        nodes_n = ceil(len(left) / self._node_takes_n) if self._node_takes_n else 1
+        shares_n = 1 if nodes_n <= _FEW_NODES else min(nodes_n, _MAX_SIDE_BY_SIDE)
+        size = ceil(len(left) / shares_n)
+        return [left[start : start + size] for start in range(0, len(left), size)]
+
+    async def _ask(self, share: _Share) -> LaunchAnswer:
         began_s = self._asking.clock_s()
         answer = await request_launch(
             self._asking.bus,
             self._region,
             self._wanted,
-            tuple(self._left.values()),
+            share,
             attempt=self.attempt,
             accept_timeout_s=self._asking.accept_timeout_s,
             now_ms=self._asking.now_ms,
         )
         outcome, node, detail = _told(answer)
         subject = subject_for(self._region, self._wanted)
-        self._note(subject, outcome, began_s, len(self._left), node=node, detail=detail)
+        self._note(subject, outcome, began_s, len(share), node=node, detail=detail)
         return answer
 
-    async def _act_on(self, answer: LaunchAnswer) -> _Left | None:
-        """Do what an answer leads to. Return how the region is left, or None: ask again."""
-        match answer:
-            case messages.Accepted():
-                self._keep(_accepted(self._region, answer, self.attempt))
-                return None
-            case messages.Rejected():
-                return self._act_on_rejection(answer)
-            case NoResponders():
-                return await self._act_on_nobody(answer)
-            case Unreachable():
-                return "not_asked", answer.why
-            case Unanswered():
-                return await self._act_on_silence(answer)
+    async def _act_on(self, answers: Sequence[LaunchAnswer]) -> _Left | None:
+        """Do what answers lead to. Return how the region is left, or None: ask again."""
+        accepted = [one for one in answers if isinstance(one, messages.Accepted)]
+        for acceptance in accepted:
+            self._keep(_accepted(self._region, acceptance, self.attempt))
+        if accepted:
+            self._node_takes_n = max(len(acceptance.instance_ids) for acceptance in accepted)
+        # Before all that the others lead to: what may have happened is to be known then.
+        if silences := [one for one in answers if isinstance(one, Unanswered)]:
+            last = max(silences, key=lambda one: one.expires_at_ms)
+            if left := await self._act_on_silence(last):
+                return left
+        for one in answers:
+            if isinstance(one, messages.Rejected) and (left := self._act_on_rejection(one)):
+                return left
+        return await self._act_on_absence(answers)
 
     def _act_on_rejection(self, rejected: messages.Rejected) -> _Left | None:
         match rejected.reason:
@@ -207,10 +188,21 @@ class RegionFill:
                 self.placed.append(one)
         return surplus
 
-    async def _act_on_nobody(self, nobody: NoResponders) -> _Left | None:
+    async def _act_on_absence(self, answers: Sequence[LaunchAnswer]) -> _Left | None:
+        absent = [one for one in answers if isinstance(one, NoResponders | Unreachable)]
+        if len(absent) < len(answers):
+            return None  # whoever has answered beside them: the region is asked again
+        for one in absent:
+            if isinstance(one, Unreachable):
+                return "not_asked", one.why
+        return await self._act_on_nobody(
+            heard_lately=any(isinstance(one, NoResponders) and one.heard_lately for one in absent)
+        )
+
+    async def _act_on_nobody(self, *, heard_lately: bool) -> _Left | None:
         """Believe it when somebody is there to listen; a server just restarted has nobody yet."""
         claims = self._asking.claims
-        if nobody.heard_lately or await claims.is_anybody_there(self._region):
+        if heard_lately or await claims.is_anybody_there(self._region):
             return "no_room", ""
         if self._waits_left == 0:
             return "not_asked", "none of its nodes is connected"
