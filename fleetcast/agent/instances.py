@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from fleetcast.agent.journal import Entry, Fence, JournalUnwritable
+from fleetcast.agent.fences import Fences
+from fleetcast.agent.journal import Entry, JournalUnwritable
 from fleetcast.capacity import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fleetcast.agent.drivers import Guest
-    from fleetcast.agent.journal import Journal
+    from fleetcast.agent.journal import Fence, Journal
     from fleetcast.agent.ledger import Ledger
     from fleetcast.messages import InstanceReport, InstanceState
 
@@ -71,7 +72,7 @@ class Instances:
         self._now_s = now_s
         self._capacity_changed = capacity_changed
         self._entries: dict[str, Entry] = {}
-        self._fences: dict[str, Fence] = {}
+        self._fences = Fences()
         self._lease_ends_ms: dict[str, int] = {}
         self._unpromised: dict[str, _Unpromised] = {}
         self._being_written: dict[str, _Writing] = {}
@@ -81,7 +82,7 @@ class Instances:
         """Take up what the journal says, after a restart or a crash. Books nothing."""
         for entry in await self._journal.entries():
             self.note(entry)
-        self._fences = {fence.instance_id: fence for fence in await self._journal.fences()}
+        self._fences.load(await self._journal.fences())
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
@@ -135,8 +136,7 @@ class Instances:
         return "placed"
 
     def _is_barred(self, guest: Guest, entry: Entry | None) -> bool:
-        fence = self._fences.get(guest.instance_id)
-        if fence and guest.attempt <= fence.attempt:
+        if self._fences.bar(guest.instance_id, guest.attempt):
             return True
         if entry is None:
             return False
@@ -298,17 +298,7 @@ class Instances:
 
     def fence(self, instance_ids: Iterable[str], attempt: int) -> list[Fence]:
         """Accept these under no such attempt or older from now on; return what to record of it."""
-        fences = []
-        for instance_id in dict.fromkeys(instance_ids):
-            before = self._fences.get(instance_id)
-            fence = Fence(
-                instance_id=instance_id,
-                attempt=max(attempt, before.attempt if before else 0),
-                set_at_s=self._now_s(),
-            )
-            self._fences[instance_id] = fence
-            fences.append(fence)
-        return fences
+        return self._fences.set(instance_ids, attempt, now_s=self._now_s())
 
     def moved(
         self,
@@ -343,11 +333,7 @@ class Instances:
         for entry in gone:
             if self._is_current(entry):
                 del self._entries[entry.guest.instance_id]
-        self._fences = {
-            instance_id: fence
-            for instance_id, fence in self._fences.items()
-            if fence.set_at_s >= before_s
-        }
+        self._fences.forget(before_s)
 
     async def _write(self, entries: Sequence[Entry], fences: Sequence[Fence] = ()) -> None:
         try:
