@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fleetcast.errors import InternalError
+from tests.chaos.faults import FunctionDied
 from tests.chaos.world import LEFT_S, ONE, Count, side_by_side
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
+
+
+ONCE = "once"
 
 
 class Death(NamedTuple):
@@ -149,3 +154,25 @@ async def test_an_agent_that_is_stopped_with_what_it_has_accepted_is_unknown_and
     await eventually(known, lambda unknown_n: not unknown_n)
     census = await world.settle("SIGSTOP with instances")
     assert census.guests["n1"] == ids
+
+
+async def test_a_launch_on_a_node_that_is_silent_stays_unknown_until_it_answers(
+    world: World,
+) -> None:
+    await world.start_region()
+    stopped = await world.start_nodes("n1", slots=4)
+    await world.know_the_nodes()
+    dying = await world.function()
+    dying.faults.at("after ask RunInstances", dying.faults.die)
+    assert isinstance(await world.launch(dying, token=ONCE), FunctionDied)
+    stopped.stop()
+    world.clock.move(LEFT_S)
+    await world.start_nodes("n2", slots=4)
+    assert isinstance(await world.launch(await world.function(), token=ONCE), InternalError)
+    summary = await world.know_the_nodes()
+    assert (summary.launches_resolved_n, summary.undecided_launches_n) == (0, 1)
+    stopped.go_on()
+    await world.inventories()
+    ids = await world.launched(await world.function(), token=ONCE)
+    census = await world.settle("SIGSTOP with a launch that its function left")
+    assert census.holders() == {one: {"n1"} for one in ids}

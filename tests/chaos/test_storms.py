@@ -79,7 +79,9 @@ async def test_a_storm_of_mixed_types_refuses_only_what_fits_nowhere(
     assert storm.refused_types
 
 
-async def test_fifty_side_by_side_are_each_described_at_once(world: World) -> None:
+async def test_sixty_side_by_side_fill_fifty_slots_and_are_each_described_at_once(
+    world: World,
+) -> None:
     """And of sixty for fifty slots, ten are told that there is no room."""
     await world.start_region()
     await world.start_nodes(*NODES[:10], slots=5)
