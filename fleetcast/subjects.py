@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import lru_cache
 from typing import Final
 
 from fleetcast.errors import InvalidSubjectToken
@@ -53,6 +54,7 @@ class RegionAction(enum.StrEnum):
     LOCATE_LAUNCH = "LocateLaunch"
 
 
+@lru_cache(maxsize=4_096)
 def launch_subject(region: str, instance_type: str, zone: str | None = None) -> str:
     """Return the subject that launches `instance_type` in a region, or in one zone of it.
 

@@ -43,6 +43,8 @@ _PROVE_AFTER_IDLE_S: Final = 30.0
 _PROVE_TIMEOUT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 0.25
 _HEARD_LATELY_S: Final = 5.0
+# No server is gone and back, nor a function frozen and woken, in so short a time.
+_JUST_USED_S: Final = 0.005
 # How often the loop must turn until nats-py has acted on what waits in the socket (it takes 3).
 _TURNS_TO_HEAR: Final = 5
 
@@ -203,6 +205,10 @@ class Bus:
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]
+        now_s = self._clock_s()
+        if link.client and link.client.is_connected and now_s - link.used_at_s < _JUST_USED_S:
+            link.used_at_s = now_s
+            return link.client
         if link.readying is None:
             link.readying = asyncio.create_task(self._ready(region, link))
             link.readying.add_done_callback(link.is_ready)

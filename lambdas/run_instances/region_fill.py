@@ -115,7 +115,12 @@ class RegionFill:
         while self._left:
             if self._ends_s - self._asking.clock_s() < needed_s:
                 return "not_asked", "the time for this launch ran out"
-            answers = await asyncio.gather(*map(self._ask, self._shares()))
+            shares = self._shares()
+            answers = (
+                await asyncio.gather(*map(self._ask, shares))
+                if len(shares) > 1
+                else [await self._ask(shares[0])]  # which nearly all launches do, and once
+            )
             left = await self._act_on(answers)
             if left is not None:
                 return left
