@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 ONCE = "once"
 
 
-async def deliver_late_at(world: World, function: Function, point: str) -> None:
-    """Have what was kept back arrive when a function passes a point."""
+async def deliver_late_at(world: World, function: Function, point: str) -> list[str]:
+    """Have what was kept back arrive when a function passes a point. Return what is answered."""
     loop = asyncio.get_running_loop()
     connections = await world.outside()
+    answers: list[str] = []
 
     def deliver() -> None:
         late = world.post.deliver_late(connections)
-        asyncio.run_coroutine_threadsafe(late, loop).result(timeout=20)
+        answers.extend(asyncio.run_coroutine_threadsafe(late, loop).result(timeout=20))
 
     function.faults.at(point, deliver)
+    return answers
 
 
 async def test_a_launch_request_that_goes_wrong_still_gives_one_launch(world: World) -> None:
@@ -66,8 +68,10 @@ async def test_a_request_that_arrives_after_its_cancellation_launches_nothing(
     await world.know_the_nodes()
     function = await world.function()
     world.post.fates(LAUNCH, "late")
-    await deliver_late_at(world, function, "after gather CancelLaunch")
+    answers = await deliver_late_at(world, function, "after gather CancelLaunch")
     ids = await world.launched(function)
+    (answer,) = answers
+    assert "node_fault" in answer
     census = await world.settle("reordered: cancellation, then request")
     assert census.holders() == {one: {"n1"} for one in ids}
     (reservation,) = census.reservations
@@ -91,9 +95,11 @@ async def test_a_cancellation_that_is_late_does_not_undo_what_its_launch_was_res
     function = await world.function()
     late = {LAUNCH, RegionAction.CANCEL_LAUNCH}
     world.post.fate = lambda action: "late" if action in late else "delivered"
-    await deliver_late_at(world, function, "after gather LocateLaunch")
+    answers = await deliver_late_at(world, function, "after gather LocateLaunch")
     function.faults.at("after gather CancelLaunch", function.faults.die)
     assert isinstance(await world.launch(function, token=ONCE), FunctionDied)
+    (answer,) = answers
+    assert "accepted" in answer
     world.post.fate = lambda _: "delivered"
     world.clock.move(LEFT_S)
     ids = await world.launched(await world.function(), token=ONCE)
