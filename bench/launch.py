@@ -108,9 +108,9 @@ async def _launch(dynamodb: Any, bus: Bus, nats_url: str) -> Mapping[str, float]
     stopwatch = _Stopwatch()
     fleet, scores = FleetTable(dynamodb, FLEET), RegionScoresTable(dynamodb, REGION_SCORES)
     parts: Any = {
-        (fleet, "begin_launch"): "write_down_ms",
+        (fleet.launches, "begin"): "write_down_ms",
         (scores, "read_scores"): "read_scores_ms",
-        (fleet, "place_launch"): "write_end_ms",
+        (fleet.launches, "place"): "write_end_ms",
     }
     for (table, method), name in parts.items():
         setattr(table, method, stopwatch.timed(name, getattr(table, method)))

@@ -18,13 +18,14 @@ import msgspec
 
 from fleetcast.messages import CLOCK_SKEW_ALLOWANCE_MS
 from lambdas.claims import LAST_ATTEMPT, Claims, placed_records
-from lambdas.fleet_table import LaunchConflict, LaunchDecided
+from lambdas.launch_table import LaunchConflict, LaunchDecided
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from lambdas.claims import Located, Placed, RegionBus
-    from lambdas.fleet_table import FleetTable, Reservation
+    from lambdas.fleet_table import FleetTable
+    from lambdas.launch_table import Reservation
     from lambdas.records import InstanceRecord
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ async def resolve_launch(
     regions: all in which it may be. known_nodes: as Claims takes it. Raises botocore's errors.
     """
     # Who has begun to decide it may have dropped some: they can't be the launch any more.
-    records = fleet.instances_by_id(reservation.account_id, reservation.instance_ids)
+    records = await asyncio.to_thread(
+        fleet.instances_by_id, reservation.account_id, reservation.instance_ids
+    )
     claims = Claims(
         bus,
         reservation.reservation_id,
@@ -66,9 +69,10 @@ async def resolve_launch(
     chosen = _launch_of(reservation, records, located)
     try:
         if chosen:
-            _write_placed(reservation, records, chosen, fleet)
+            await _write_placed(reservation, records, chosen, fleet)
         elif all(one.heard_all for one in located):
-            fleet.refuse_launch(msgspec.structs.replace(reservation, state="refused"))
+            refused = msgspec.structs.replace(reservation, state="refused")
+            await asyncio.to_thread(fleet.launches.refuse, refused)
         else:
             return "unknown"
     except LaunchDecided as decided:
@@ -115,13 +119,14 @@ def _launch_of(
     )
 
 
-def _write_placed(
+async def _write_placed(
     reservation: Reservation,
     records: Iterable[InstanceRecord],
     chosen: list[Placed],
     fleet: FleetTable,
 ) -> None:
-    fleet.place_launch(
+    await asyncio.to_thread(
+        fleet.launches.place,
         msgspec.structs.replace(reservation, state="placed", region=chosen[0].region),
         placed_records(records, chosen),
     )

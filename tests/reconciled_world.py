@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fleetcast.launch_history import account_partition
-from lambdas.fleet_table import FleetTable, Reservation
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation
 from lambdas.live_index import region_partition
 from lambdas.reconcile.fleet import RunSummary, reconcile_fleet
 from lambdas.reconcile.region import Services
@@ -75,7 +76,7 @@ class World:
             undecided_until_s=self.nodes.now_s + 25,
         )
         reservation = msgspec.structs.replace(reservation, **changed)
-        self.fleet.begin_launch(reservation, [record], None, now_s=self.nodes.now_s)
+        self.fleet.launches.begin(reservation, [record], None, now_s=self.nodes.now_s)
         return record
 
     def place(
@@ -89,11 +90,11 @@ class World:
     ) -> None:
         """Write down that a launch's only instance is on a node, in this state."""
         record = self.begin(number)
-        reservation = self.fleet.reservation(ACCOUNT, record.reservation_id)
+        reservation = self.fleet.launches.read(ACCOUNT, record.reservation_id)
         assert reservation
         placed = msgspec.structs.replace(record, region=region, node=node, attempt=attempt)
         decided = msgspec.structs.replace(reservation, state="placed", region=region)
-        self.fleet.place_launch(decided, [placed])
+        self.fleet.launches.place(decided, [placed])
         if state != "pending":
             moved = msgspec.structs.replace(placed, state=state)
             assert self.fleet.change_state(placed, moved)

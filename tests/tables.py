@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import botocore.session
@@ -25,9 +26,22 @@ def tables(*names: str) -> Iterator[DynamoDBClient]:
     """Make empty tables for as long as the context lasts."""
     with mock_aws():
         client: Any = _session().create_client("dynamodb", region_name="us-east-1")
+        _call_one_at_a_time(client)
         for name in names:
             create_table(client, name)
         yield client
+
+
+def _call_one_at_a_time(client: Any) -> None:  # noqa: ANN401 - its stubs know no such method
+    """Keep threads apart: a transaction that moto cancels undoes what others wrote meanwhile."""
+    lock = threading.RLock()
+    call = client._make_api_call  # noqa: SLF001 - what all operations go through
+
+    def call_alone(*what: object) -> object:
+        with lock:
+            return call(*what)
+
+    client._make_api_call = call_alone  # noqa: SLF001
 
 
 def create_table(client: DynamoDBClient, name: str) -> None:

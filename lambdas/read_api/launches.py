@@ -8,7 +8,8 @@ from fleetcast.errors import InvalidReservationIDNotFound
 from fleetcast.read_answers import LaunchAnswer, LaunchedInstance, check_reservation_id
 
 if TYPE_CHECKING:
-    from lambdas.fleet_table import FleetTable, Reservation
+    from lambdas.fleet_table import FleetTable
+    from lambdas.launch_table import Reservation
 
 
 def read_launch(
@@ -19,7 +20,7 @@ def read_launch(
     Raises InvalidReservationID.Malformed and .NotFound, and botocore's errors.
     """
     check_reservation_id(reservation_id)
-    reservation = fleet.reservation(account_id, reservation_id)
+    reservation = fleet.launches.read(account_id, reservation_id)
     if reservation is None:
         raise InvalidReservationIDNotFound(
             f"The reservation ID '{reservation_id}' does not exist, or is over two weeks old."

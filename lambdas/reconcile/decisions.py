@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fleetcast.messages import InstanceReport
-    from lambdas.fleet_table import Reservation
+    from lambdas.launch_table import Reservation
     from lambdas.reconcile.table import LiveInstance
     from lambdas.records import InstanceRecord, NodeRecord
 

@@ -54,7 +54,7 @@ async def _resolve_launches(services: Services, summary: RunSummary) -> None:
 
     async def resolve(launch: UndecidedLaunch) -> None:
         reservation = await asyncio.to_thread(
-            services.fleet.reservation, launch.account_id, launch.reservation_id
+            services.fleet.launches.read, launch.account_id, launch.reservation_id
         )
         if reservation is None or reservation.state not in {"placing", "unknown"}:
             return  # it has been decided since the index was read

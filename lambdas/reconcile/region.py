@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fleetcast.subjects import NodeAction
+from lambdas.batch_reads import TableBusy
 from lambdas.fleet_table import SEEN_WITHIN_S
 from lambdas.reconcile.concurrency import for_each
 from lambdas.reconcile.decisions import (
@@ -31,13 +32,13 @@ from lambdas.reconcile.decisions import (
 from lambdas.reconcile.node_records import forgotten, node_record
 from lambdas.reconcile.nodes import hear_region
 from lambdas.reconcile.orders import give_orders
-from lambdas.reconcile.table import TableBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from lambdas.claims import RegionBus
-    from lambdas.fleet_table import FleetTable, Reservation
+    from lambdas.fleet_table import FleetTable
+    from lambdas.launch_table import Reservation
     from lambdas.reconcile.decisions import Compared, Sighting
     from lambdas.reconcile.nodes import Heard
     from lambdas.reconcile.table import LiveInstance, Owned, ReconcileTable

@@ -5,37 +5,27 @@ Every write is conditional on what was read: two reconciles at once do what one 
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from fleetcast.errors import FleetcastError
-from fleetcast.launch_history import RESERVATION_PREFIX, account_partition
 from fleetcast.messages import InstanceState
 from lambdas.attribute_values import decode_item, encode_item
-from lambdas.fleet_table import NODE_PREFIX, Reservation
+from lambdas.batch_reads import read_items
+from lambdas.fleet_keys import instance_key, node_key, reservation_key
+from lambdas.launch_table import Reservation
 from lambdas.live_index import LIVE_INDEX, LIVE_KEY, UNDECIDED, region_partition
 from lambdas.records import InstanceRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from lambdas.records import NodeRecord
 
-_GET_ITEMS: Final = 100
-_GET_TRIES: Final = 5
-_GET_PAUSE_S: Final = 0.05  # doubled each time
-
-_T = TypeVar("_T", InstanceRecord, Reservation)
 # An account and an instance's or a launch's id in it.
 Owned: TypeAlias = tuple[str, str]
-
-
-class TableBusy(FleetcastError):
-    """DynamoDB did not read all that it was asked for, however often."""
 
 
 class LiveInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +81,9 @@ class ReconcileTable:
 
         Raises TableBusy.
         """
-        found = self._read(ids, prefix="INSTANCE#", kind=InstanceRecord)
+        keys = [instance_key(*one) for one in dict.fromkeys(ids)]
+        items = read_items(self._client, self._name, keys)
+        found = [msgspec.convert(item, InstanceRecord) for item in items]
         return {(one.account_id, one.instance_id): one for one in found}
 
     def reservations(self, ids: Iterable[Owned]) -> dict[Owned, Reservation]:
@@ -99,42 +91,18 @@ class ReconcileTable:
 
         Raises TableBusy.
         """
-        found = self._read(ids, prefix=RESERVATION_PREFIX, kind=Reservation)
+        keys = [reservation_key(*one) for one in dict.fromkeys(ids)]
+        items = read_items(self._client, self._name, keys)
+        found = [msgspec.convert(item, Reservation) for item in items]
         return {(one.account_id, one.reservation_id): one for one in found}
-
-    def _read(self, ids: Iterable[Owned], *, prefix: str, kind: type[_T]) -> list[_T]:
-        keys = [
-            encode_item({"pk": account_partition(account_id), "sk": f"{prefix}{one}"})
-            for account_id, one in dict.fromkeys(ids)
-        ]
-        return [
-            msgspec.convert(decode_item(item), kind)
-            for start in range(0, len(keys), _GET_ITEMS)
-            for item in self._items(keys[start : start + _GET_ITEMS])
-        ]
-
-    def _items(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        items: list[Any] = []
-        for tries in range(_GET_TRIES):
-            answer = self._client.batch_get_item(
-                RequestItems={self._name: {"Keys": keys, "ConsistentRead": True}}
-            )
-            items += answer["Responses"][self._name]
-            left = answer["UnprocessedKeys"].get(self._name)
-            if not left:
-                return items
-            keys = left["Keys"]
-            time.sleep(_GET_PAUSE_S * 2**tries)
-        raise TableBusy(f"{len(keys)} items were not read")
 
     # --- writing ---------------------------------------------------------------------------
 
     def put_node(self, node: NodeRecord) -> bool:
         """Write what a node said. Return False if it has been asked again meanwhile."""
-        item = msgspec.to_builtins(node) | _node_key(node)
         return self._written(
             self._client.put_item,
-            Item=encode_item(item),
+            Item=encode_item(msgspec.to_builtins(node)) | node_key(node.region, node.node),
             ConditionExpression="attribute_not_exists(pk) OR last_seen_s <= :seen",
             ExpressionAttributeValues=encode_item({":seen": node.last_seen_s}),
         )
@@ -143,7 +111,7 @@ class ReconcileTable:
         """Remove a node that was not seen since. Return False if it was."""
         return self._written(
             self._client.delete_item,
-            Key=encode_item(_node_key(node)),
+            Key=node_key(node.region, node.node),
             ConditionExpression="last_seen_s = :seen",
             ExpressionAttributeValues=encode_item({":seen": node.last_seen_s}),
         )
@@ -173,13 +141,9 @@ class ReconcileTable:
     def _update(
         self, instance: LiveInstance, *, values: Mapping[str, object], **update: object
     ) -> bool:
-        key = {
-            "pk": account_partition(instance.account_id),
-            "sk": f"INSTANCE#{instance.instance_id}",
-        }
         return self._written(
             self._client.update_item,
-            Key=encode_item(key),
+            Key=instance_key(instance.account_id, instance.instance_id),
             ExpressionAttributeValues=encode_item({**values, ":attempt": instance.attempt}),
             **update,
         )
@@ -190,7 +154,3 @@ class ReconcileTable:
         except self._client.exceptions.ConditionalCheckFailedException:
             return False
         return True
-
-
-def _node_key(node: NodeRecord) -> dict[str, str]:
-    return {"pk": region_partition(node.region), "sk": f"{NODE_PREFIX}{node.node}"}

@@ -24,7 +24,7 @@ from fleetcast.errors import (
 )
 from fleetcast.launch_story import LaunchStory
 from lambdas.claims import ORDER_VALID_MS, Claims, placed_records
-from lambdas.fleet_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
+from lambdas.launch_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
 from lambdas.resolution import is_undecided, resolve_launch
 from lambdas.run_instances.descriptions import Result, is_visible, reservation_result
@@ -75,7 +75,7 @@ async def run_instances(
     while True:
         launch = _new_launch(services, call, asked)
         try:
-            services.fleet.begin_launch(
+            services.fleet.launches.begin(
                 launch.reservation, launch.records, launch.token, now_s=services.now_s()
             )
         except TokenTaken as taken:
@@ -165,7 +165,7 @@ async def _replay(
             "The client token was used before, with other parameters."
         )
     while True:
-        reservation = services.fleet.reservation(call.account_id, token.reservation_id)
+        reservation = services.fleet.launches.read(call.account_id, token.reservation_id)
         if reservation is None or reservation.state == "refused":
             return None
         if reservation.state == "placed":
@@ -362,7 +362,7 @@ def _write_placed(
         story=story,
     )
     try:
-        services.fleet.place_launch(reservation, records)
+        services.fleet.launches.place(reservation, records)
     except LaunchDecided as decided:
         raise UnknownOutcome(f"it was resolved meanwhile, as {decided.state}") from decided
     except LaunchConflict as conflict:
@@ -374,7 +374,7 @@ def _write_refused(services: Services, launch: _Launch, story: LaunchStory) -> N
     """Free what a refused launch has written down, if that can be done now."""
     refused = msgspec.structs.replace(launch.reservation, state="refused", story=story)
     try:
-        services.fleet.refuse_launch(refused)
+        services.fleet.launches.refuse(refused)
     except (BotoCoreError, ClientError, LaunchConflict, LaunchDecided) as problem:
         # The refusal stays true. Until the launch is resolved, its token stands for it.
         _log.error(
@@ -393,7 +393,7 @@ def _write_unknown(services: Services, launch: _Launch, story: LaunchStory) -> N
         + max(services.settings.accept_timeout_s, ORDER_VALID_MS / 1000),
     )
     try:
-        services.fleet.leave_unknown(unknown)
+        services.fleet.launches.leave_unknown(unknown)
     except (BotoCoreError, ClientError, LaunchConflict, LaunchDecided) as problem:
         # It stays as it was begun, and is resolved a little later.
         _log.error(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fleetcast.messages import InstanceReport
-    from lambdas.fleet_table import Reservation
+    from lambdas.launch_table import Reservation
     from lambdas.records import InstanceRecord
     from tests.chaos.nodes import Node
 

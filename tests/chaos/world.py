@@ -23,7 +23,8 @@ from fleetcast.launch_history import RESERVATION_PREFIX
 from fleetcast.messages import InstanceReport, InstancesReply, RegionRequest
 from fleetcast.subjects import RegionAction, region_subject
 from lambdas.attribute_values import decode_item
-from lambdas.fleet_table import FleetTable, Reservation
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation
 from tests.chaos.census import Census, read_guests, read_journal
 from tests.chaos.faults import FunctionDied
 from tests.chaos.functions import ACCOUNT, Function, Reconciler

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lambdas.fleet_table import FleetTable, Reservation, Token
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation, Token
 from lambdas.records import InstanceRecord
 from lambdas.region_scores import RegionScoresTable, ScoreRow
 from tests.read_api import read_api
@@ -95,14 +96,14 @@ def test_run_instances_may_do_to_the_fleet_table_exactly_what_it_does(
     with tables(FLEET) as client:
         done = noted_actions(client)
         fleet = FleetTable(client, FLEET)
-        fleet.begin_launch(RESERVATION, [RECORD], TOKEN, now_s=NOW_S)
+        fleet.launches.begin(RESERVATION, [RECORD], TOKEN, now_s=NOW_S)
         placed = msgspec.structs.replace(RECORD, region="us-east-1", node="n1")
-        fleet.leave_unknown(msgspec.structs.replace(RESERVATION, state="unknown"))
+        fleet.launches.leave_unknown(msgspec.structs.replace(RESERVATION, state="unknown"))
         # So many that it takes two transactions.
         ids = tuple(f"i-{number:017x}" for number in range(60))
         large = msgspec.structs.replace(RESERVATION, state="placed", instance_ids=ids)
-        fleet.place_launch(large, [placed])
-        fleet.reservation(RECORD.account_id, RECORD.reservation_id)
+        fleet.launches.place(large, [placed])
+        fleet.launches.read(RECORD.account_id, RECORD.reservation_id)
         fleet.instances(RECORD.account_id)
         fleet.instances_by_id(RECORD.account_id, [RECORD.instance_id])
         fleet.change_state(placed, msgspec.structs.replace(placed, state="running"))
@@ -128,7 +129,7 @@ def test_read_api_may_do_to_each_table_exactly_what_it_does(
     template: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with read_api(monkeypatch) as api:
-        api.fleet.begin_launch(RESERVATION, [RECORD], None, now_s=NOW_S)
+        api.fleet.launches.begin(RESERVATION, [RECORD], None, now_s=NOW_S)
         read = noted_actions(api.dynamodb)
         assert api.get(f"/v1/launches/{RESERVATION.reservation_id}")[0] == 200
         assert granted(template, "ReadApiRole", "Fleet") == read

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from fleetcast.cli.command import fleetcast
 from fleetcast.launch_story import Ask, LaunchStory, RegionVerdict
 from fleetcast.selection import RankedRegion
-from lambdas.fleet_table import Reservation
+from lambdas.launch_table import Reservation
 from tests.read_api import ACCOUNT, NOW_S, ReadApi, read_api, served
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ STORY = LaunchStory(
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadApi]:
     with read_api(monkeypatch) as api, served(api) as url:
         monkeypatch.setenv("FLEETCAST_API_URL", url)
-        api.fleet.begin_launch(RESERVATION, [], None, now_s=NOW_S)
-        api.fleet.refuse_launch(msgspec.structs.replace(RESERVATION, state="refused", story=STORY))
+        api.fleet.launches.begin(RESERVATION, [], None, now_s=NOW_S)
+        api.fleet.launches.refuse(
+            msgspec.structs.replace(RESERVATION, state="refused", story=STORY)
+        )
         yield api
 
 

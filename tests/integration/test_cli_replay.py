@@ -23,7 +23,8 @@ from fleetcast.score_history import (
 )
 from fleetcast.scoring import RegionSignals, weighted_score
 from lambdas.attribute_values import encode_item
-from lambdas.fleet_table import FleetTable, Reservation, Token
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation, Token
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ def put_launch(
         reservation_id=begun.reservation_id,
     )
     fleet = FleetTable(dynamodb, FLEET)
-    fleet.begin_launch(begun, [], token, now_s=at_s)
+    fleet.launches.begin(begun, [], token, now_s=at_s)
     if region is not None:
         placed = msgspec.structs.replace(begun, state="placed", region=region)
-        fleet.place_launch(placed, [])
+        fleet.launches.place(placed, [])
 
 
 def replay(*arguments: object) -> Result:

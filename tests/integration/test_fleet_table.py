@@ -12,9 +12,9 @@ from botocore.stub import Stubber
 
 from fleetcast.launch_history import LAUNCH_KEPT_S
 from lambdas.attribute_values import encode_item
-from lambdas.fleet_table import (
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import (
     TOKEN_KEPT_S,
-    FleetTable,
     LaunchConflict,
     LaunchDecided,
     Reservation,
@@ -97,7 +97,7 @@ def token_of(records: Sequence[InstanceRecord]) -> Token:
 
 
 def begin(fleet: FleetTable, records: Sequence[InstanceRecord], *, token: bool = True) -> None:
-    fleet.begin_launch(
+    fleet.launches.begin(
         reservation_of(records), records, token_of(records) if token else None, now_s=NOW_S
     )
 
@@ -130,7 +130,7 @@ def test_a_launch_that_has_begun_is_read_back_as_it_was_written(fleet: FleetTabl
     records = instances_of(1, 3, tags={"Name": "web"})
     begin(fleet, records)
     assert stored(fleet) == records
-    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == reservation_of(records)
+    assert fleet.launches.read(ACCOUNT, records[0].reservation_id) == reservation_of(records)
 
 
 @pytest.mark.parametrize("count", [1, 48, 49, 97])
@@ -140,7 +140,7 @@ def test_a_launch_of_any_size_is_written_whole_and_refused_whole(
     records = instances_of(1, count)
     begin(fleet, records)
     assert stored(fleet) == records
-    fleet.refuse_launch(decided(records, "refused"))
+    fleet.launches.refuse(decided(records, "refused"))
     assert everything(dynamodb) == [f"RESERVATION#{records[0].reservation_id}"]
 
 
@@ -160,7 +160,7 @@ def test_the_same_token_in_two_accounts_stands_for_two_launches(fleet: FleetTabl
     begin(fleet, instances_of(1))
     others = [msgspec.structs.replace(one, account_id="999999999999") for one in instances_of(2)]
     reservation = msgspec.structs.replace(reservation_of(others), account_id="999999999999")
-    fleet.begin_launch(reservation, others, token_of(others), now_s=NOW_S)
+    fleet.launches.begin(reservation, others, token_of(others), now_s=NOW_S)
     assert fleet.instances("999999999999") == others
 
 
@@ -169,8 +169,8 @@ def test_a_token_that_has_expired_is_free_before_dynamodb_drops_it(fleet: FleetT
     begin(fleet, first)
     late_s = NOW_S + TOKEN_KEPT_S
     with pytest.raises(TokenTaken):
-        fleet.begin_launch(reservation_of(second), second, token_of(second), now_s=late_s - 1)
-    fleet.begin_launch(reservation_of(second), second, token_of(second), now_s=late_s)
+        fleet.launches.begin(reservation_of(second), second, token_of(second), now_s=late_s - 1)
+    fleet.launches.begin(reservation_of(second), second, token_of(second), now_s=late_s)
     with pytest.raises(TokenTaken) as taken:
         begin(fleet, instances_of(3))
     assert taken.value.token == token_of(second)
@@ -238,7 +238,7 @@ def test_a_launch_whose_later_transaction_fails_leaves_only_that_it_was_refused(
     with pytest.raises(EndpointConnectionError):
         begin(fleet, instances_of(1, 100))
     assert everything(dynamodb) == [f"RESERVATION#{instances_of(1)[0].reservation_id}"]
-    reservation = fleet.reservation(ACCOUNT, instances_of(1)[0].reservation_id)
+    reservation = fleet.launches.read(ACCOUNT, instances_of(1)[0].reservation_id)
     assert reservation
     assert reservation.state == "refused"
 
@@ -265,9 +265,9 @@ def test_a_placed_launch_has_its_places_and_nothing_that_found_none(fleet: Fleet
     records = instances_of(1, 60)
     begin(fleet, records)
     placed = [placed_on("n1", record) for record in records[:55]]
-    fleet.place_launch(decided(records, "placed", region="us-east-1"), placed)
+    fleet.launches.place(decided(records, "placed", region="us-east-1"), placed)
     assert stored(fleet) == placed
-    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == decided(
+    assert fleet.launches.read(ACCOUNT, records[0].reservation_id) == decided(
         placed, "placed", region="us-east-1"
     )
 
@@ -275,9 +275,9 @@ def test_a_placed_launch_has_its_places_and_nothing_that_found_none(fleet: Fleet
 def test_a_launch_of_which_nothing_is_known_keeps_all_its_records(fleet: FleetTable) -> None:
     records = instances_of(1, 3)
     begin(fleet, records)
-    fleet.leave_unknown(decided(records, "unknown"))
+    fleet.launches.leave_unknown(decided(records, "unknown"))
     assert stored(fleet) == records
-    assert fleet.reservation(ACCOUNT, records[0].reservation_id) == decided(records, "unknown")
+    assert fleet.launches.read(ACCOUNT, records[0].reservation_id) == decided(records, "unknown")
 
 
 @pytest.mark.parametrize("count", [1, 60])
@@ -287,19 +287,19 @@ def test_a_launch_is_decided_once(fleet: FleetTable, first: str, count: int) -> 
     begin(fleet, records)
     placed = [placed_on("n1", record) for record in records]
     if first == "placed":
-        fleet.place_launch(decided(records, "placed"), placed)
+        fleet.launches.place(decided(records, "placed"), placed)
     else:
-        fleet.refuse_launch(decided(records, "refused"))
+        fleet.launches.refuse(decided(records, "refused"))
     before = stored(fleet)
     late = [placed_on("n2", record) for record in records[:1]]
     with pytest.raises(LaunchDecided) as other:
-        fleet.place_launch(decided(records, "placed", region="eu-west-1"), late)
+        fleet.launches.place(decided(records, "placed", region="eu-west-1"), late)
     assert other.value.state == first
     if first == "placed":
         with pytest.raises(LaunchDecided):
-            fleet.refuse_launch(decided(records, "refused"))
+            fleet.launches.refuse(decided(records, "refused"))
     with pytest.raises(LaunchDecided):
-        fleet.leave_unknown(decided(records, "unknown"))
+        fleet.launches.leave_unknown(decided(records, "unknown"))
     assert stored(fleet) == before
 
 
@@ -315,11 +315,11 @@ def test_two_who_decide_at_once_leave_no_instance_half_recorded(
     def other_decides(**_: object) -> None:
         if next(others, False):
             with pytest.raises(LaunchConflict):
-                fleet.place_launch(decided(records, "placed"), found_by_other)
+                fleet.launches.place(decided(records, "placed"), found_by_other)
 
     # The first has dropped by now some that the other one has found.
     events(dynamodb).register("after-call.dynamodb.TransactWriteItems", other_decides)
-    fleet.place_launch(decided(records, "placed"), found_by_one)
+    fleet.launches.place(decided(records, "placed"), found_by_one)
     assert stored(fleet) == found_by_one
 
 
@@ -329,26 +329,27 @@ def test_a_decision_that_is_written_twice_is_one(fleet: FleetTable, count: int) 
     begin(fleet, records)
     placed = [placed_on("n1", record) for record in records]
     for _ in range(2):  # as a client does that has lost the first answer
-        fleet.place_launch(decided(records, "placed"), placed)
+        fleet.launches.place(decided(records, "placed"), placed)
     assert stored(fleet) == placed
 
 
-def test_a_launch_is_kept_for_two_weeks_and_outlives_its_token(
+def test_a_launch_is_kept_until_it_is_decided_and_for_two_weeks_at_least(
     fleet: FleetTable, dynamodb: DynamoDBClient
 ) -> None:
     (record,) = instances_of(1)
     reservation = reservation_of([record])
     key = f"RESERVATION#{record.reservation_id}"
-    two_weeks_on = int(NOW_S) + 14 * 86_400
+    two_weeks_on = int(NOW_S) + LAUNCH_KEPT_S
 
     begin(fleet, [record])
     begun = expiries(dynamodb)
     placed = msgspec.structs.replace(reservation, state="placed", region="us-east-1")
-    fleet.place_launch(placed, [placed_on("n1", record)])
+    fleet.launches.place(placed, [placed_on("n1", record)])
 
-    assert begun[key] == expiries(dynamodb)[key] == two_weeks_on
+    assert key not in begun, "its instances' records would stand there for ever"
+    assert expiries(dynamodb)[key] == two_weeks_on
     assert begun["TOKEN#token"] < two_weeks_on
-    assert fleet.reservation(ACCOUNT, record.reservation_id) == placed
+    assert fleet.launches.read(ACCOUNT, record.reservation_id) == placed
 
 
 def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: FleetTable) -> None:
@@ -356,7 +357,7 @@ def test_finishing_does_not_undo_a_termination_that_came_while_placing(fleet: Fl
     begin(fleet, [record])
     gone = msgspec.structs.replace(record, state="shutting-down")
     assert fleet.change_state(record, gone)
-    fleet.place_launch(decided([record], "placed"), [placed_on("n1", record)])
+    fleet.launches.place(decided([record], "placed"), [placed_on("n1", record)])
     assert stored(fleet) == [placed_on("n1", gone)]
 
 
@@ -367,7 +368,7 @@ def test_the_end_of_a_launch_is_written_again_when_it_met_another_write(
     with Stubber(dynamodb) as stubber:
         cancel(stubber, "TransactionConflict", "None")
         stubber.add_response("transact_write_items", {})
-        fleet.place_launch(decided([record], "placed"), [placed_on("n1", record)])
+        fleet.launches.place(decided([record], "placed"), [placed_on("n1", record)])
         stubber.assert_no_pending_responses()
 
 
@@ -378,14 +379,14 @@ def test_writing_the_end_of_a_launch_is_tried_five_times(
         for _ in range(5):
             cancel(stubber, "TransactionConflict", "None")
         with pytest.raises(ClientError):
-            fleet.refuse_launch(decided(instances_of(1), "refused"))
+            fleet.launches.refuse(decided(instances_of(1), "refused"))
         stubber.assert_no_pending_responses()
 
 
 def test_a_refused_launch_frees_its_token(fleet: FleetTable) -> None:
     first, second = instances_of(1), instances_of(2)
     begin(fleet, first)
-    fleet.refuse_launch(decided(first, "refused"))
+    fleet.launches.refuse(decided(first, "refused"))
     begin(fleet, second)
     assert stored(fleet) == second
 
@@ -401,12 +402,12 @@ def test_a_token_never_outlives_the_launch_it_stands_for(
     def consistent(**_: object) -> None:
         keys = everything(dynamodb)
         token_is_there = "TOKEN#token" in keys
-        reservation = fleet.reservation(ACCOUNT, records[0].reservation_id)
+        reservation = fleet.launches.read(ACCOUNT, records[0].reservation_id)
         assert reservation
         assert token_is_there == (reservation.state == "placing")
 
     events(dynamodb).register("after-call.dynamodb.TransactWriteItems", consistent)
-    fleet.refuse_launch(decided(records, "refused"))
+    fleet.launches.refuse(decided(records, "refused"))
     assert "TOKEN#token" not in everything(dynamodb)
 
 
@@ -485,10 +486,10 @@ def test_a_launch_is_in_the_index_until_it_is_decided(
     begin(fleet, [record])
     assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
     unknown = msgspec.structs.replace(reservation, state="unknown")
-    fleet.leave_unknown(unknown)
+    fleet.launches.leave_unknown(unknown)
     assert indexed(dynamodb, UNDECIDED) == [f"RESERVATION#{record.reservation_id}"]
     placed = msgspec.structs.replace(reservation, state="placed")
-    fleet.place_launch(placed, [placed_on("n1", record)])
+    fleet.launches.place(placed, [placed_on("n1", record)])
     assert indexed(dynamodb, UNDECIDED) == []
 
 
@@ -499,7 +500,7 @@ def test_an_instance_is_in_the_index_from_its_placement_to_its_end(
     begin(fleet, [record])
     assert indexed(dynamodb, region_partition("us-east-1")) == []
     placed = placed_on("n1", record)
-    fleet.place_launch(decided([record], "placed"), [placed])
+    fleet.launches.place(decided([record], "placed"), [placed])
     leaving = move(placed, "shutting-down")
     assert fleet.change_state(placed, leaving)
     assert indexed(dynamodb, region_partition("us-east-1")) == [f"INSTANCE#{record.instance_id}"]
@@ -524,10 +525,7 @@ def test_only_a_terminated_instance_expires_and_an_hour_after_its_end(
     assert fleet.change_state(first, gone)
     assert fleet.change_state(second, move(second, "shutting-down"))
     assert fleet.instances_by_id(ACCOUNT, [gone.instance_id]) == [gone]
-    assert expiries(dynamodb) == {
-        f"INSTANCE#{gone.instance_id}": int(NOW_S) + 3_600,
-        f"RESERVATION#{gone.reservation_id}": int(NOW_S) + LAUNCH_KEPT_S,
-    }
+    assert expiries(dynamodb) == {f"INSTANCE#{gone.instance_id}": int(NOW_S) + 3_600}
 
 
 def test_why_and_when_an_instance_was_shut_down_is_kept(fleet: FleetTable) -> None:
@@ -556,7 +554,7 @@ def test_news_of_an_older_attempt_changes_nothing(fleet: FleetTable) -> None:
     (record,) = instances_of(1)
     begin(fleet, [record])
     newer = msgspec.structs.replace(placed_on("n2", record), attempt=2)
-    fleet.place_launch(decided([record], "placed"), [newer])
+    fleet.launches.place(decided([record], "placed"), [newer])
     assert not fleet.change_state(record, move(record, "terminated"))
     assert stored(fleet) == [newer]
 

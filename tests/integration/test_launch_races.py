@@ -382,7 +382,7 @@ async def test_a_walk_that_hangs_is_cut_and_leaves_the_outcome_unknown(
         async with asyncio.timeout(20):
             await function.launch(seconds=7.2)
     (record,) = function.records()
-    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
     assert reservation
     assert reservation.state == "unknown"
     assert reservation.story, "it can be explained"
@@ -396,18 +396,18 @@ async def test_a_function_that_wakes_after_its_launch_was_resolved_changes_nothi
     async def long_sleep() -> None:
         function.now_s += 60
         (record,) = function.records()
-        reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+        reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
         assert reservation
         placed = msgspec.structs.replace(reservation, state="placed", region=REGION)
         at_n1 = msgspec.structs.replace(record, region=REGION, node="n1")
-        function.table.place_launch(placed, [at_n1])
+        function.table.launches.place(placed, [at_n1])
 
     function.meanwhile = long_sleep
     with pytest.raises((InsufficientInstanceCapacity, ServiceUnavailable)):
         await function.launch()
     (record,) = function.records()
     assert record.node == "n1"
-    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
     assert reservation
     assert reservation.state == "placed"
 
@@ -497,9 +497,9 @@ async def test_terminating_an_instance_whose_launch_is_refused_at_that_moment_su
 
     def is_dropped(**_: object) -> None:
         if next(moves, False):
-            reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+            reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
             assert reservation
-            function.table.refuse_launch(msgspec.structs.replace(reservation, state="refused"))
+            function.table.launches.refuse(msgspec.structs.replace(reservation, state="refused"))
 
     events: Any = dynamodb.meta.events
     events.register("before-call.dynamodb.UpdateItem", is_dropped)
@@ -558,7 +558,7 @@ async def test_however_much_nodes_have_to_say_their_launch_can_be_written_down(
     function = Function(dynamodb, answers, other=[])
     await function.launch()
     (record,) = function.records()
-    reservation = function.table.reservation(ACCOUNT, record.reservation_id)
+    reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
     assert reservation
     assert reservation.story
     assert [ask.outcome for ask in reservation.story.asks] == ["node_fault"] * 2 + ["accepted"]

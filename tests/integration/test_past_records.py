@@ -15,7 +15,8 @@ from fleetcast.score_history import (
     history_sort_key,
 )
 from lambdas.attribute_values import encode_item
-from lambdas.fleet_table import FleetTable, Reservation
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation
 from tests.tables import FLEET, REGION_SCORES, tables
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def put_launch(
         state="placed",
         undecided_until_s=at_s,
     )
-    FleetTable(dynamodb, FLEET).begin_launch(launch, [], None, now_s=at_s)
+    FleetTable(dynamodb, FLEET).launches.begin(launch, [], None, now_s=at_s)
     return launch
 
 

@@ -10,7 +10,7 @@ import pytest
 from fleetcast.launch_story import Ask, LaunchStory, RegionVerdict
 from fleetcast.read_answers import LaunchAnswer, LaunchedInstance
 from fleetcast.selection import RankedRegion
-from lambdas.fleet_table import Reservation, Token
+from lambdas.launch_table import Reservation, Token
 from lambdas.records import InstanceRecord
 from tests.read_api import ACCOUNT, NOW_S, ReadApi, call, read_api
 
@@ -78,7 +78,7 @@ PLACED = [record(one, region="us-east-1", zone="us-east-1a", node="n1") for one 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadApi]:
     with read_api(monkeypatch) as api:
-        api.fleet.begin_launch(RESERVATION, RECORDS, TOKEN, now_s=NOW_S)
+        api.fleet.launches.begin(RESERVATION, RECORDS, TOKEN, now_s=NOW_S)
         yield api
 
 
@@ -101,7 +101,7 @@ def test_a_launch_that_is_being_placed_has_no_story_yet() -> None:
 
 def test_a_placed_launch_is_told_with_its_story_and_where_each_instance_is(api: ReadApi) -> None:
     placed = msgspec.structs.replace(RESERVATION, state="placed", region="us-east-1", story=STORY)
-    api.fleet.place_launch(placed, PLACED)
+    api.fleet.launches.place(placed, PLACED)
 
     answer = launch()
 
@@ -117,7 +117,7 @@ def test_a_placed_launch_is_told_with_its_story_and_where_each_instance_is(api: 
 
 def test_instances_whose_records_have_gone_are_named_still(api: ReadApi) -> None:
     placed = msgspec.structs.replace(RESERVATION, state="placed", region="us-east-1", story=STORY)
-    api.fleet.place_launch(placed, PLACED)
+    api.fleet.launches.place(placed, PLACED)
     key: Any = {"pk": {"S": f"ACCOUNT#{ACCOUNT}"}, "sk": {"S": f"INSTANCE#{IDS[0]}"}}
     api.dynamodb.delete_item(TableName="Fleet", Key=key)
 
@@ -133,7 +133,7 @@ def test_a_refused_launch_is_told_with_the_error_and_has_no_instances(api: ReadA
         error_code="InsufficientInstanceCapacity",
         error_message="There is no room for 1 x t3.medium now: us-east-1: no node has room.",
     )
-    api.fleet.refuse_launch(msgspec.structs.replace(RESERVATION, state="refused", story=story))
+    api.fleet.launches.refuse(msgspec.structs.replace(RESERVATION, state="refused", story=story))
 
     answer = launch()
 
@@ -142,7 +142,7 @@ def test_a_refused_launch_is_told_with_the_error_and_has_no_instances(api: ReadA
 
 def test_neither_tokens_nor_tags_are_told(api: ReadApi) -> None:
     placed = msgspec.structs.replace(RESERVATION, state="placed", region="us-east-1", story=STORY)
-    api.fleet.place_launch(placed, PLACED)
+    api.fleet.launches.place(placed, PLACED)
 
     body = call(f"/v1/launches/{RESERVATION_ID}")["body"]
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
+from lambdas.batch_reads import TableBusy
 from lambdas.live_index import region_partition
-from lambdas.reconcile.table import ReconcileTable, TableBusy
+from lambdas.reconcile.table import ReconcileTable
 from tests.captured_logs import captured_logs
 from tests.reconciled_world import (
     EU,
@@ -278,7 +279,7 @@ async def test_a_launch_at_which_its_function_may_be_is_left_alone(world: World)
     await world.run()
     await world.run()
     assert world.node("n1").holds
-    reservation = world.fleet.reservation(ACCOUNT, launch_id(1))
+    reservation = world.fleet.launches.read(ACCOUNT, launch_id(1))
     assert reservation
     assert reservation.state == "placing"
 
@@ -295,7 +296,7 @@ async def test_a_launch_that_its_function_left_becomes_what_the_nodes_hold(world
     assert world.records()[instance_id(1)].node == "n2"
     assert world.state(2) is None
     for number, state in ((1, "placed"), (2, "refused")):
-        reservation = world.fleet.reservation(ACCOUNT, launch_id(number))
+        reservation = world.fleet.launches.read(ACCOUNT, launch_id(number))
         assert reservation
         assert reservation.state == state
 
@@ -318,7 +319,7 @@ async def test_a_launch_that_is_decided_while_it_is_looked_up_keeps_the_place_it
 ) -> None:
     """A large launch is written down in parts, and its function may die between two of them."""
     record = world.begin(1, undecided_until_s=NOW_S + MINUTE_S)
-    reservation = world.fleet.reservation(ACCOUNT, launch_id(1))
+    reservation = world.fleet.launches.read(ACCOUNT, launch_id(1))
     assert reservation
     world.dynamodb.update_item(
         TableName=FLEET,
@@ -340,7 +341,7 @@ async def test_a_launch_that_is_decided_while_it_is_looked_up_keeps_the_place_it
             decided.append(True)
             at_n2 = msgspec.structs.replace(record, region=US, node="n2", attempt=2)
             placed = msgspec.structs.replace(reservation, state="placed", region=US)
-            world.fleet.place_launch(placed, [at_n2])
+            world.fleet.launches.place(placed, [at_n2])
 
     events: Any = world.dynamodb.meta.events
     events.register("after-call.dynamodb.BatchGetItem", decide_otherwise)
@@ -365,7 +366,7 @@ async def test_two_reconciles_at_once_do_what_one_does(world: World) -> None:
     make_a_mess(world)
     for _ in range(3):
         summaries = await asyncio.gather(world.run(), world.run())
-        assert not any(summary.errors for summary in summaries)
+        assert [summary.errors for summary in summaries] == [[], []]
         world.nodes.now_s -= MINUTE_S  # both let a minute pass
     assert_tidied(world)
 

@@ -184,7 +184,7 @@ def test_a_launch_is_kept_with_its_type_its_time_and_where_it_went(
     how: dict[str, Any] = {"Placement": {"AvailabilityZone": f"{A}a"}} if pinned else {}
     reservation_id = launch(client, **how)["ReservationId"]
     (record,) = fleet.records()
-    kept = FleetTable(fleet.dynamodb, FLEET).reservation(ACCOUNT, reservation_id)
+    kept = FleetTable(fleet.dynamodb, FLEET).launches.read(ACCOUNT, reservation_id)
     assert kept is not None
     assert (kept.instance_type, kept.launched_at_s) == (TYPE, record.launched_at_s)
     assert (kept.region, kept.pinned) == (A, pinned)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.ec2_model import MODEL_PATH
-from lambdas.fleet_table import FleetTable, Reservation
+from lambdas.fleet_table import FleetTable
+from lambdas.launch_table import Reservation
 from lambdas.records import InstanceRecord
 from lambdas.run_instances import handler
 from tests.captured_logs import captured_logs
@@ -210,7 +211,7 @@ def test_the_account_is_the_callers_and_the_apis_owners_if_nobody_signed(
     received["requestContext"]["identity"] = identity
     with small_fleet(tmp_path, monkeypatch) as fleet:
         fleet.start_function("us-east-1")
-        FleetTable(fleet.dynamodb, FLEET).begin_launch(reservation, [record], None, now_s=0)
+        FleetTable(fleet.dynamodb, FLEET).launches.begin(reservation, [record], None, now_s=0)
         assert "i-00000001" in call(received)["body"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleetcast.messages import InstanceState
 from fleetcast.subjects import NodeAction
-from lambdas.fleet_table import Reservation
+from lambdas.launch_table import Reservation
 from lambdas.reconcile.decisions import (
     STRAY_AFTER_S,
     Decision,
