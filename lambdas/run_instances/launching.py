@@ -223,7 +223,7 @@ async def _place(
     walk = Walk(_wanted(launch, asked, deadline_s), _asking(services, launch.reservation))
     outcome = "unfinished"
     try:
-        await _walk(walk, order, within_s=call.deadline_s - _WRITE_DOWN_S - began_s)
+        await _walk(walk, order, within_s=call.deadline_s - _WRITE_DOWN_S - services.clock_s())
         records = _write_placed(services, launch, walk, _story(order, walk, services, began_s))
         outcome = "launched"
     except EC2Error as refusal:
@@ -256,7 +256,7 @@ async def _place(
 
 
 async def _walk(walk: Walk, order: LaunchOrder, *, within_s: float) -> None:
-    """Place the launch. Raises EC2Error, and UnknownOutcome; that also if it takes too long.
+    """Place the launch. Raises as Walk.place, and UnknownOutcome if it takes too long.
 
     The walk itself ends earlier, but for a region that hangs at each single step.
     """
@@ -264,14 +264,14 @@ async def _walk(walk: Walk, order: LaunchOrder, *, within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await walk.place([one.region for one in order.ranked])
     except TimeoutError as error:
-        raise UnknownOutcome("its time was over while a region was asked") from error
+        raise walk.refusal() from error
 
 
 def _remember(services: Services, asked: LaunchParameters, walk: Walk) -> None:
     """Note which regions were asked in vain. Those that there was no time for were not asked."""
-    asked_regions = {ask.region for ask in walk.log.asks}
+    answered = {ask.region for ask in walk.log.asks}
     for verdict in walk.verdicts:
-        if verdict.region in asked_regions:
+        if verdict.region in answered or verdict.end == "in_doubt":
             services.refusals.note(
                 verdict.region, asked.instance_type, asked.zone, vain=verdict.end != "placed"
             )

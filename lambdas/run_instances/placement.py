@@ -7,6 +7,7 @@ attempt. What one answer means is region_fill's. Source: docs/launch-protocol.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from fleetcast.errors import (
@@ -53,11 +54,15 @@ class Walk:
         something; the EC2 error of a request that no node would take.
         """
         for region in regions:
-            verdict = await self._try_region(region)
+            try:
+                verdict = await self._try_region(region)
+            except asyncio.CancelledError:
+                self.verdicts.append(_left(region, "in_doubt", "time ran out while it was asked"))
+                raise
             self.verdicts.append(verdict)
             if verdict.end == "placed":
                 return self.placed
-        raise self._refusal()
+        raise self.refusal()
 
     async def _try_region(self, region: str) -> RegionVerdict:
         fill = RegionFill(
@@ -71,7 +76,7 @@ class Walk:
             if in_doubt or any(verdict.end == "in_doubt" for verdict in self.verdicts):
                 why = in_doubt or refused.message
                 self.verdicts.append(_left(region, "in_doubt" if in_doubt else "not_asked", why))
-                raise self._refusal() from refused
+                raise self.refusal() from refused
             raise
         self._attempt, self.placed = fill.attempt, fill.placed
         if self._wanted.holds:
@@ -121,7 +126,8 @@ class Walk:
 
     # --- the end ---------------------------------------------------------------------------
 
-    def _refusal(self) -> FleetcastError:
+    def refusal(self) -> FleetcastError:
+        """Return the error that the verdicts come to, none of which is `placed`."""
         wanted = f"{self._wanted.min_count} x {self._wanted.template.instance_type}"
         if self._wanted.zone:
             wanted += f" in zone {self._wanted.zone}"

@@ -378,14 +378,16 @@ async def test_a_walk_that_hangs_is_cut_and_leaves_the_outcome_unknown(
     dynamodb: DynamoDBClient,
 ) -> None:
     function = Function(dynamodb, [Accept("n1", 1)], meanwhile=asyncio.Event().wait)
-    with pytest.raises(InternalError, match="not known whether the launch happened"):
+    with pytest.raises(InternalError, match="the launch happened: us-east-1: time ran out"):
         async with asyncio.timeout(20):
             await function.launch(seconds=7.2)
     (record,) = function.records()
     reservation = function.table.launches.read(ACCOUNT, record.reservation_id)
     assert reservation
     assert reservation.state == "unknown"
-    assert reservation.story, "it can be explained"
+    assert reservation.story
+    assert [one.end for one in reservation.story.verdicts] == ["in_doubt"]
+    assert function.services.refusals.asked_in_vain([REGION], "t3.medium", None)
 
 
 async def test_a_function_that_wakes_after_its_launch_was_resolved_changes_nothing(
