@@ -114,10 +114,11 @@ class SmallFleet:
 
     async def stop(self) -> None:
         """End all processes."""
-        for agent in self.agents.values():
-            await agent.kill()
-        for server in self.servers.values():
-            await server.kill()
+        async with contextlib.AsyncExitStack() as ends:  # all of them, whatever one of them says
+            for server in self.servers.values():
+                ends.push_async_callback(server.kill)
+            for agent in self.agents.values():
+                ends.push_async_callback(agent.kill)
 
 
 @contextlib.contextmanager
