@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from unittest import mock
 
 import msgspec
 import nats
@@ -25,6 +26,7 @@ from fleetcast.subjects import RegionAction, region_subject
 from lambdas.attribute_values import decode_item
 from lambdas.fleet_table import FleetTable
 from lambdas.launch_table import Reservation
+from lambdas.reconcile import nodes as reconcile_nodes
 from tests.chaos.census import Census, read_guests, read_journal
 from tests.chaos.faults import FunctionDied
 from tests.chaos.functions import ACCOUNT, Function, Reconciler
@@ -246,8 +248,24 @@ class World:
         await (await self.function()).terminate(sorted(instance_ids))
 
     async def know_the_nodes(self) -> RunSummary:
-        """Run reconcile once, so that the nodes are known."""
-        return await (await self.reconciler()).reconcile()
+        """Run reconcile until all nodes that run are known."""
+        reconciler = await self.reconciler()
+
+        async def known() -> tuple[RunSummary, set[str]]:
+            summary = await reconciler.reconcile()
+            return summary, {
+                node.node for region in self.regions for node in self.fleet.nodes(region)
+            }
+
+        # The first time nobody knows for how many answers to wait.
+        with mock.patch.object(reconcile_nodes, "_INVENTORY_TIMEOUT_S", 0.25):
+            summary, _ = await eventually(known, lambda found: found[1] >= self._running_nodes())
+        return summary
+
+    def _running_nodes(self) -> set[str]:
+        return {
+            node.name for process in self.processes if process.is_alive for node in process.nodes
+        }
 
     # --- what has come of it ---------------------------------------------------------------
 
@@ -302,9 +320,7 @@ class World:
 
     async def inventories(self) -> dict[str, dict[str, InstanceReport]]:
         """Ask all nodes; return what those that run say. Waits until all of them have answered."""
-        alive = {
-            node.name for process in self.processes if process.is_alive for node in process.nodes
-        }
+        alive = self._running_nodes()
 
         async def heard() -> dict[str, dict[str, InstanceReport]]:
             found: dict[str, dict[str, InstanceReport]] = {}
@@ -369,7 +385,11 @@ class World:
 @contextlib.asynccontextmanager
 async def a_world(folder: Path, lines: list[str]) -> AsyncIterator[World]:
     """Make a world with tables and nothing else."""
-    with quick_tables() as dynamodb:
+    with (
+        # Reconcile waits that long for nodes that nobody knows of: here all are known.
+        mock.patch.object(reconcile_nodes, "_CAPACITY_WAIT_S", 0.15),
+        quick_tables() as dynamodb,
+    ):
         world = World(folder, dynamodb, lines)
         try:
             yield world
