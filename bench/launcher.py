@@ -22,11 +22,12 @@ from lambdas.run_instances.region_fill import Asking
 from lambdas.settings import Region
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from nats.aio.client import Client
 
 _DEADLINE_S: Final = 20.0
+_ASKED_AGAIN: Final = 20
 ACCEPT_TIMEOUT_S: Final = 5.0
 
 
@@ -34,14 +35,16 @@ ACCEPT_TIMEOUT_S: Final = 5.0
 class Tally:
     """What became of a number of launches.
 
-    unanswered: requests without an answer. unknown: launches that ended without knowing what became
-    of one. resolutions_s: how long those launches took to know it, from the moment when they had
-    waited in vain.
+    unanswered: requests without an answer. asked_again: launches that ended without knowing what
+    became of one, so that their callers ask again. unknown: those of them that never got to know.
+    resolutions_s: how long it took to know, from the moment when an answer had been waited for in
+    vain.
     """
 
     launched: int = 0
     refused: int = 0
     unanswered: int = 0
+    asked_again: int = 0
     unknown: int = 0
     resolutions_s: list[float] = field(default_factory=list)
 
@@ -62,6 +65,13 @@ async def launch_one(
     """Launch one t3.medium and count what came of it."""
     request = request_for(number)
     launch_id = f"r-{number:017x}"
+    claims = Claims(
+        bus,
+        launch_id,
+        known_nodes=lambda _: known_nodes,
+        sleep=asyncio.sleep,
+        expires_at_ms=lambda: time.time_ns() // 1_000_000 + ORDER_VALID_MS,
+    )
     walk = Walk(
         Wanted(
             launch_id=launch_id,
@@ -73,13 +83,7 @@ async def launch_one(
         ),
         Asking(
             bus=bus,
-            claims=Claims(
-                bus,
-                launch_id,
-                known_nodes=lambda _: known_nodes,
-                sleep=asyncio.sleep,
-                expires_at_ms=lambda: time.time_ns() // 1_000_000 + ORDER_VALID_MS,
-            ),
+            claims=claims,
             clock_s=time.monotonic,
             now_ms=lambda: time.time_ns() // 1_000_000,
             sleep=asyncio.sleep,
@@ -93,7 +97,8 @@ async def launch_one(
     except InsufficientInstanceCapacity:
         tally.refused += 1
     except UnknownOutcome:
-        tally.unknown += 1
+        tally.asked_again += 1
+        await _ask_again(claims, tally)
     unanswered = [ask for ask in walk.log.asks if ask.outcome == "no_answer"]
     tally.unanswered += len(unanswered)
     if unanswered:
@@ -101,11 +106,29 @@ async def launch_one(
         tally.resolutions_s.append(time.monotonic() - began_s - in_vain_s)
 
 
-async def launch_at_once(bus: Bus, count: int, *, known_nodes: Collection[str]) -> Tally:
-    """Launch `count` t3.medium, all at the same moment."""
+async def _ask_again(claims: Claims, tally: Tally) -> None:
+    """Do what a repeat of the ClientToken does: what the nodes hold is what became of it."""
+    for _ in range(_ASKED_AGAIN):
+        located = await claims.locate(REGION)
+        if located.there:
+            tally.launched += 1
+            return
+        if located.heard_all:
+            tally.refused += 1
+            return
+    tally.unknown += 1
+
+
+async def launch_at_once(
+    buses: Sequence[Bus], count: int, *, known_nodes: Collection[str]
+) -> Tally:
+    """Launch `count` t3.medium, all at the same moment, over these connections in turn."""
     tally = Tally()
     await asyncio.gather(
-        *(launch_one(bus, number, tally, known_nodes=known_nodes) for number in range(count))
+        *(
+            launch_one(buses[number % len(buses)], number, tally, known_nodes=known_nodes)
+            for number in range(count)
+        )
     )
     return tally
 

@@ -7,6 +7,7 @@ same run do without capacity tokens: a static queue group, and unsubscribing whe
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import nats
@@ -26,6 +27,7 @@ NODES: Final = 50
 SLOTS_PER_NODE: Final = 20
 SLOTS: Final = NODES * SLOTS_PER_NODE
 CLUSTER_SERVERS: Final = 3
+CONNECTIONS: Final = 48
 BASELINES: Final[dict[Kind, str]] = {
     "static": "baseline: always subscribed, says when it is full",
     "unsubscribe": "baseline: unsubscribes when it is full",
@@ -39,7 +41,7 @@ async def run() -> None:
         figures += await _storm(requests)
     for kind, about in BASELINES.items():
         figures.append(await _baseline(kind, about))
-    for requests in (SLOTS, 3 * SLOTS):
+    for requests in (SLOTS, SLOTS + SLOTS // 5):
         figures += await _cluster_storm(requests)
     publish("storm", figures)
 
@@ -62,6 +64,12 @@ async def _storm(requests: int) -> list[Figure]:
 
 
 async def _cluster_storm(requests: int) -> list[Figure]:
+    """Show what a cluster loses, and how long it takes to find out.
+
+    What is too many may be lost, for a server forwards it to others that have just lost interest.
+    It is not three times as many: each that is lost is looked for on all nodes, and here a single
+    process is all of them.
+    """
     with nats_cluster(CLUSTER_SERVERS) as servers:
         tally, duplicates = await _launch(servers, requests, NODES)
     slowest_s = max(tally.resolutions_s, default=0.0)
@@ -80,7 +88,7 @@ async def _cluster_storm(requests: int) -> list[Figure]:
         Figure(
             key=f"cluster_unresolved_{requests}",
             value=tally.unknown,
-            about="launches of which it was not found out what became",
+            about=f"of which it was never known what became ({tally.asked_again} asked again)",
         ),
         Figure(
             key=f"cluster_resolution_in_waits_{requests}",
@@ -95,11 +103,16 @@ async def _launch(
     requests: int,
     nodes: int,
 ) -> tuple[Tally, int]:
-    async with running_nodes("tokens", servers, count=nodes, slots=SLOTS_PER_NODE):
-        async with bus_to(servers[0].url) as bus:
-            tally = await launch_at_once(
-                bus, requests, known_nodes=[f"n{at}" for at in range(nodes)]
-            )
+    """Launch over the connections of many functions, for a function has one launch at a time."""
+    async with (
+        running_nodes("tokens", servers, count=nodes, slots=SLOTS_PER_NODE),
+        AsyncExitStack() as connected,
+    ):
+        buses = [
+            await connected.enter_async_context(bus_to(servers[at % len(servers)].url))
+            for at in range(CONNECTIONS)
+        ]
+        tally = await launch_at_once(buses, requests, known_nodes=[f"n{at}" for at in range(nodes)])
         held = Counter(await held_instances(servers[0].url, REGION, nodes=nodes))
     return tally, sum(nodes_n > 1 for nodes_n in held.values())
 
