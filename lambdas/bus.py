@@ -28,7 +28,7 @@ from fleetcast.errors import FleetcastError
 from fleetcast.nats_access import is_credentials_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from nats.aio.subscription import Subscription
 
@@ -91,6 +91,10 @@ class _Link:
         self.used_at_s = -math.inf
         self.heard_at_s = -math.inf  # somebody, over this connection
 
+    def was_heard(self, now_s: float) -> None:
+        """Note that somebody has answered over this connection."""
+        self.heard_at_s = self.used_at_s = now_s
+
     def is_ready(self, readying: asyncio.Task[Client]) -> None:
         """Note that it works, or doesn't: the next request makes sure again."""
         self.readying = None
@@ -137,14 +141,16 @@ class Bus:
         from then. Raises NoResponders, Unreachable or NoAnswer.
         """
         client = await self._client(region)
-        with self._errors_told(region, timeout_s):
+        try:
             message = await client.request(
                 subject,
                 payload,
                 timeout=timeout_s,
                 headers=dict(headers()) if headers else None,
             )
-        self._links[region].heard_at_s = self._clock_s()
+        except (nats.errors.Error, OSError) as error:
+            raise self._meaning_of(error, region, timeout_s) from error
+        self._links[region].was_heard(self._clock_s())
         return message.data
 
     async def gather(
@@ -163,16 +169,18 @@ class Bus:
         Raises as `ask`, NoAnswer if nobody at all has replied in time.
         """
         client = await self._client(region)
-        with self._errors_told(region, timeout_s):
+        try:
             inbox = await client.subscribe(client.new_inbox())
             await client.publish(subject, payload, reply=inbox.subject)
             try:
                 replies = await _replies(inbox, expected=expected, timeout_s=timeout_s)
-                self._links[region].heard_at_s = self._clock_s()
-                return replies
             finally:
                 with contextlib.suppress(nats.errors.Error):  # a closed connection has forgotten it
                     await inbox.unsubscribe()
+        except (nats.errors.Error, OSError) as error:
+            raise self._meaning_of(error, region, timeout_s) from error
+        self._links[region].was_heard(self._clock_s())
+        return replies
 
     async def close(self) -> None:
         """Close every connection, also those that are being made."""
@@ -183,25 +191,23 @@ class Bus:
             if link.client is not None:
                 await _close(link.client)
 
-    @contextlib.contextmanager
-    def _errors_told(self, region: str, timeout_s: float) -> Iterator[None]:
-        """Raise what NATS raises as what it means."""
-        try:
-            yield
-        except nats.errors.NoRespondersError as error:
-            silent_s = self._clock_s() - self._links[region].heard_at_s
-            raise NoResponders(
-                region, "nobody listens", heard_lately=silent_s < _HEARD_LATELY_S
-            ) from error
-        except (
-            nats.errors.ConnectionClosedError,
-            nats.errors.MaxPayloadError,
-            nats.errors.OutboundBufferLimitError,
-        ) as error:
-            raise Unreachable(region, f"the request can't be sent: {error}") from error
-        except (nats.errors.Error, OSError) as error:
-            self._links[region].used_at_s = -math.inf  # the socket may be the reason
-            raise NoAnswer(region, f"no answer within {timeout_s:g} s") from error
+    def _meaning_of(self, error: Exception, region: str, timeout_s: float) -> RegionError:
+        """Return what an error of NATS, or of its socket, means for a request."""
+        link = self._links[region]
+        match error:
+            case nats.errors.NoRespondersError():
+                silent_s = self._clock_s() - link.heard_at_s
+                return NoResponders(
+                    region, "nobody listens", heard_lately=silent_s < _HEARD_LATELY_S
+                )
+            case (
+                nats.errors.ConnectionClosedError()
+                | nats.errors.MaxPayloadError()
+                | nats.errors.OutboundBufferLimitError()
+            ):
+                return Unreachable(region, f"the request can't be sent: {error}")
+        link.used_at_s = -math.inf  # the socket may be the reason
+        return NoAnswer(region, f"no answer within {timeout_s:g} s")
 
     async def _client(self, region: str) -> Client:
         link = self._links[region]

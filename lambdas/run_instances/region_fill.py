@@ -160,6 +160,8 @@ class RegionFill:
             self._keep(_accepted(self._region, acceptance, self.attempt))
         if accepted:
             self._node_takes_n = max(len(acceptance.instance_ids) for acceptance in accepted)
+        if len(accepted) == len(answers):
+            return None
         # Before all that the others lead to: what may have happened is to be known then.
         if silences := [one for one in answers if isinstance(one, Unanswered)]:
             last = max(silences, key=lambda one: one.expires_at_ms)
