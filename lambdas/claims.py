@@ -165,7 +165,7 @@ class Claims:
     async def is_anybody_there(self, region: str) -> bool:
         """Tell whether any agent of a region is connected now, with room or without.
 
-        True also for a region that isn't known to have nodes, and when there is no telling.
+        True also for a region that isn't known to have nodes; False when there is no telling.
         """
         request = messages.LocateRequest(launch_id=self._launch_id)
         try:
@@ -178,7 +178,7 @@ class Claims:
         except NoResponders:
             return not await self._known(region)
         except RegionError:
-            return True
+            return False
         return True
 
     async def cancel(self, region: str, instance_ids: Iterable[str], *, attempt: int) -> bool:

@@ -109,7 +109,7 @@ class Fleet:
         self.subjects.append(subject)
         self.now_s += 0.001
         if headers is None and subject.startswith("ec2.region."):
-            return self._ask_anybody(region)
+            return self._ask_anybody(region, timeout_s)
         if headers is None:
             return self._ask_node(region, subject, payload, timeout_s)
         self.headers.append(messages.LaunchHeaders.decode(headers()))
@@ -177,7 +177,10 @@ class Fleet:
             self.started_n += not held
         return taken
 
-    def _ask_anybody(self, region: str) -> bytes:
+    def _ask_anybody(self, region: str, timeout_s: float) -> bytes:
+        if region in self.mute:
+            self.now_s += timeout_s
+            raise NoAnswer(region, "no answer")
         if self.now_s < self.empty_until.get(region, 0):
             raise NoResponders(region, "nobody listens")
         return messages.encode(messages.InstancesReply(node="any", instances=()))

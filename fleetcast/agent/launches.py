@@ -176,7 +176,9 @@ class LaunchDesk:
         if headers.expires_at_ms <= now_ms:
             # The caller has given up and may be launching elsewhere by now.
             late_ms = now_ms - headers.expires_at_ms
-            return f"expired {late_ms} ms ago by the clock of node {self._node}"
+            why = f"expired {late_ms} ms ago by the clock of node {self._node}"
+            self._set_aside.came_late(why, now_ms=now_ms)
+            return why
         if headers.sent_at_ms is not None:
             self._set_aside.clock_was_right()
         return ""

@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 MAX_FAILURES_IN_A_ROW: Final = 3
 SET_ASIDE_S: Final = 60
+# What came late for so long was not held up on its way once: the node's clock is ahead.
+LATE_FOR_MS: Final = 3_000
 
 
 class SetAside:
@@ -38,6 +40,8 @@ class SetAside:
         self._capacity_changed = capacity_changed
         self._failed_boots_n = 0
         self._clock_refusals_n = 0
+        self._late_n = 0
+        self._late_since_ms = 0
 
     def boot_failed(self, why: str) -> None:
         """Note that a guest could not be started."""
@@ -55,12 +59,21 @@ class SetAside:
         if self._clock_refusals_n >= MAX_FAILURES_IN_A_ROW:
             self._leave(f"{self._clock_refusals_n} requests in a row came from the future: {why}")
 
+    def came_late(self, why: str, *, now_ms: int) -> None:
+        """Note that a request had expired, by this node's clock, when it came."""
+        if not self._late_n:
+            self._late_since_ms = now_ms
+        self._late_n += 1
+        late_for_ms = now_ms - self._late_since_ms
+        if self._late_n >= MAX_FAILURES_IN_A_ROW and late_for_ms >= LATE_FOR_MS:
+            self._leave(f"{self._late_n} requests in a row had expired when they came: {why}")
+
     def clock_was_right(self) -> None:
         """Note that a request came when, by this node's clock, it could."""
-        self._clock_refusals_n = 0
+        self._clock_refusals_n = self._late_n = 0
 
     def _leave(self, why: str) -> None:
-        self._failed_boots_n = self._clock_refusals_n = 0
+        self._failed_boots_n = self._clock_refusals_n = self._late_n = 0
         if not self._ledger.close("set aside", why):
             return  # what was still on its way when it left; it comes back when it was to
         _log.warning("set aside: taking no launches", extra={"why": why, "for_s": SET_ASIDE_S})

@@ -328,6 +328,12 @@ def test_a_region_whose_nodes_do_not_come_back_is_left_and_not_called_dry() -> N
         place(fleet)
 
 
+def test_a_region_that_does_not_say_whether_anybody_is_there_is_not_called_dry() -> None:
+    fleet = Fleet({"a": []}, empty_until={"a": 0.0}, mute=frozenset("a"))
+    with pytest.raises(ServiceUnavailable, match="a: none of its nodes is connected"):
+        place(fleet)
+
+
 def test_a_region_without_known_nodes_is_dry_when_nobody_listens() -> None:
     with pytest.raises(InsufficientInstanceCapacity):
         place(Fleet({"a": []}, empty_until={"a": 1_000.0}))

@@ -164,3 +164,38 @@ async def test_expired_requests_say_nothing_of_the_clock(tmp_path: Path) -> None
                 a_launch(number, sent_at_ms=NOW_MS - 5_000, expires_at_ms=NOW_MS - 4_000)
             )
         assert _why_closed(node) == ""
+
+
+def _expired(node: UnitNode, number: int) -> Delivered:
+    now_ms = round(node.now_s * 1000)
+    return a_launch(number, launch=number, sent_at_ms=now_ms - 6_000, expires_at_ms=now_ms - 5_000)
+
+
+async def test_requests_that_have_always_expired_when_they_come_set_a_node_aside(
+    tmp_path: Path,
+) -> None:
+    async with unit_node(tmp_path) as node:
+        for number in range(3):
+            assert _why_closed(node) == ""
+            await node.launch(_expired(node, number))
+            node.now_s += 2
+        assert "3 requests in a row had expired when they came" in _why_closed(node)
+
+
+async def test_what_a_node_that_was_stopped_finds_expired_does_not_set_it_aside(
+    tmp_path: Path,
+) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(*(_expired(node, number) for number in range(20)))
+        assert _why_closed(node) == ""
+
+
+async def test_a_request_that_comes_in_time_ends_a_row_of_late_ones(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(_expired(node, 1), _expired(node, 2))
+        node.now_s += 2
+        now_ms = round(node.now_s * 1000)
+        await node.launch(a_launch(3, launch=3, sent_at_ms=now_ms, expires_at_ms=now_ms + 1_000))
+        node.now_s += 2
+        await node.launch(_expired(node, 4))
+        assert _why_closed(node) == ""
