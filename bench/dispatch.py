@@ -1,7 +1,8 @@
 """What the launch protocol costs, against raw nats-py request/reply in the same run.
 
-The raw side: one echo node, 300 bytes. The protocol side: the functions' walk and bus, and a real
-agent with its journal. DynamoDB is left out on both.
+The raw side: one echo node, 300 bytes, and once the launch request as it is, headers too. The
+protocol side: the functions' walk and bus, and a real agent with its journal. DynamoDB is left out
+on both.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 import nats
 import nats.errors
 
-from bench.launcher import Tally, bus_to, launch_one
+from bench.launcher import Tally, bus_to, launch_one, request_for
 from bench.nodes import ECHO_SUBJECT, running_nodes
 from bench.report import Figure, publish
+from fleetcast import messages
 from fleetcast.local.nats_server import nats_server
+from fleetcast.messages import LaunchHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,7 +47,16 @@ async def run() -> None:
                 except nats.errors.NoRespondersError:
                     return
 
+            headers = LaunchHeaders(
+                launch_id="r-00000001", attempt=1, sent_at_ms=0, expires_at_ms=0
+            ).encode()
+            message = messages.encode(request_for(0))
+
+            async def echo_launch(_: int) -> None:
+                await connection.request(ECHO_SUBJECT, message, timeout=5, headers=dict(headers))
+
             raw_rate = await _rate(echo, THROUGHPUT_CALLS)
+            raw_launch_rate = await _rate(echo_launch, THROUGHPUT_CALLS)
             raw = await _serial(echo)
             raw_refusal = await _serial(ask_nobody)
             await connection.close()
@@ -69,6 +81,11 @@ async def run() -> None:
                 key="throughput_ratio",
                 value=round(rate / raw_rate, 3),
                 about=f"{rate:.0f} launches/s / {raw_rate:.0f} raw, {IN_FLIGHT} in flight",
+            ),
+            Figure(
+                key="throughput_ratio_same_message",
+                value=round(rate / raw_launch_rate, 3),
+                about=f"against {raw_launch_rate:.0f} raw with the launch's own bytes and headers",
             ),
             _ratio("serial_p50_ratio", serial.p50_s, raw.p50_s, "one launch after the other"),
             _ratio("serial_p99_ratio", serial.p99_s, raw.p99_s, "the slowest hundredth of these"),

@@ -132,7 +132,9 @@ class RegionFill:
         The nodes of a far region would not all be asked in time one after the other.
         """
         left = tuple(self._left.values())
-        nodes_n = ceil(len(left) / self._node_takes_n) if self._node_takes_n else 1
+        if not self._node_takes_n:
+            return [left]
+        nodes_n = ceil(len(left) / self._node_takes_n)
         shares_n = 1 if nodes_n <= _FEW_NODES else min(nodes_n, _MAX_SIDE_BY_SIDE)
         size = ceil(len(left) / shares_n)
         return [left[start : start + size] for start in range(0, len(left), size)]
