@@ -8,7 +8,8 @@ attempt. What one answer means is region_fill's. Source: docs/launch-protocol.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, Final
 
 from fleetcast.errors import (
     FleetcastError,
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from lambdas.run_instances.region_fill import Asking
 
 
+# How often regions are tried that hold something, but not enough.
+_ROUNDS: Final = 3
+_PAUSE_S: Final = 0.3
+
+
 class UnknownOutcome(FleetcastError):
     """The launch may have happened in a region that can't be heard now."""
 
@@ -41,10 +47,16 @@ class Walk:
     def __init__(self, wanted: Wanted, asking: Asking) -> None:
         self.placed: list[Placed] = []
         self.log = AskLog(began_s=asking.clock_s(), clock_s=asking.clock_s)
-        self.verdicts: list[RegionVerdict] = []
+        self._verdicts: dict[str, RegionVerdict] = {}
+        self._contested: list[str] = []
         self._wanted = wanted
         self._asking = asking
         self._attempt = 1
+
+    @property
+    def verdicts(self) -> list[RegionVerdict]:
+        """How each region was left, in the order in which they were tried."""
+        return list(self._verdicts.values())
 
     async def place(self, regions: Sequence[str]) -> list[Placed]:
         """Return at least min_count placed instances, all in one region.
@@ -53,16 +65,32 @@ class Walk:
         room; ServiceUnavailable if one could not be asked; UnknownOutcome if one may hold
         something; the EC2 error of a request that no node would take.
         """
-        for region in regions:
-            try:
-                verdict = await self._try_region(region)
-            except asyncio.CancelledError:
-                self.verdicts.append(_left(region, "in_doubt", "time ran out while it was asked"))
-                raise
-            self.verdicts.append(verdict)
-            if verdict.end == "placed":
-                return self.placed
+        for _ in range(_ROUNDS):
+            self._contested = []
+            for region in regions:
+                verdict = await self._try_in_time(region)
+                self._verdicts[region] = verdict
+                if verdict.end == "placed":
+                    return self.placed
+            if not self._contested:
+                break
+            # Launches that hold what the others lack would all be refused.
+            await self._asking.sleep(self._pause_s())
+            regions = self._contested
         raise self.refusal()
+
+    def _pause_s(self) -> float:
+        """Return how long to make way for others: for each launch another time."""
+        lot = zlib.crc32(f"{self._wanted.launch_id} {self._attempt}".encode()) / 2**32
+        return _PAUSE_S * (0.2 + lot)
+
+    async def _try_in_time(self, region: str) -> RegionVerdict:
+        try:
+            return await self._try_region(region)
+        except asyncio.CancelledError:
+            why = "time ran out while it was asked"
+            self._verdicts[region] = _left(region, "in_doubt", why)
+            raise
 
     async def _try_region(self, region: str) -> RegionVerdict:
         fill = RegionFill(
@@ -75,7 +103,7 @@ class Walk:
             in_doubt = await self._give_up(fill.placed, region, lapses=self._wanted.holds)
             if in_doubt or any(verdict.end == "in_doubt" for verdict in self.verdicts):
                 why = in_doubt or refused.message
-                self.verdicts.append(_left(region, "in_doubt" if in_doubt else "not_asked", why))
+                self._verdicts[region] = _left(region, "in_doubt" if in_doubt else "not_asked", why)
                 raise self.refusal() from refused
             raise
         self._attempt, self.placed = fill.attempt, fill.placed
@@ -91,8 +119,9 @@ class Walk:
     async def _boot_held(self, region: str, end: RegionEnd, why: str) -> RegionVerdict:
         """Commit what is held if it is enough, and give it up if not."""
         if not self._enough():
-            if self.placed and not why:
+            if self.placed and end == "no_room":
                 why = f"room for {len(self.placed)} only"
+                self._contested.append(region)
             await self._give_up(self.placed, region, lapses=True)
             return _left(region, end, why)
         held_n, began_s = len(self.placed), self._asking.clock_s()

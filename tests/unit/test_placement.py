@@ -41,10 +41,15 @@ def instance_id(number: int) -> str:
 
 
 def walk_over(
-    fleet: Fleet, *, min_count: int = 1, max_count: int = 1, zone: str | None = None
+    fleet: Fleet,
+    *,
+    min_count: int = 1,
+    max_count: int = 1,
+    zone: str | None = None,
+    launch: str = LAUNCH,
 ) -> Walk:
     wanted = Wanted(
-        launch_id=LAUNCH,
+        launch_id=launch,
         template=messages.LaunchRequest(
             account_id="123456789012",
             instances=(),
@@ -61,7 +66,7 @@ def walk_over(
     )
     claims = Claims(
         fleet,
-        LAUNCH,
+        launch,
         known_nodes=fleet.known_nodes,
         sleep=fleet.sleep,
         expires_at_ms=lambda: EPOCH_MS + int(fleet.now_s * 1000) + 1_000,
@@ -181,11 +186,41 @@ def test_what_one_of_several_requests_has_become_is_found_out_before_all_else(
 
 
 def test_nothing_boots_before_min_count_is_reached() -> None:
-    fleet = Fleet({"a": [Accept("n1", 1), Accept("n2", 1)]})
+    fleet = Fleet({"a": [Accept("n1", 1), Accept("n2", 1), "no_responders"] * 3})
     with pytest.raises(InsufficientInstanceCapacity, match="a: room for 2 only"):
         place(fleet, min_count=3, max_count=3)
     assert fleet.started_n == 0
     assert not fleet.holds()
+
+
+def test_a_launch_that_found_too_few_makes_way_and_looks_once_more() -> None:
+    fleet = Fleet({"a": [Accept("n1", 2), "no_responders", Accept("n1", 2), Accept("n2", 1)]})
+    placed = place(fleet, min_count=3, max_count=3)
+    assert {node: len(ids) for node, ids in by_node(placed).items()} == {"n1": 2, "n2": 1}
+    assert fleet.runs() == fleet.holds() == by_node(placed)
+
+
+def test_another_region_is_tried_before_one_is_tried_again() -> None:
+    fleet = Fleet({"a": [Accept("n1", 2)], "b": [Accept("m1", 3)]})
+    began_s = fleet.now_s
+    assert {one.region for one in place(fleet, min_count=3, max_count=3)} == {"b"}
+    assert fleet.now_s - began_s < 0.05
+
+
+def test_a_region_without_any_room_is_not_tried_again() -> None:
+    fleet = Fleet({"a": []})
+    with pytest.raises(InsufficientInstanceCapacity):
+        place(fleet, min_count=2, max_count=2)
+    assert len(fleet.asked) == 1
+
+
+def test_launches_that_make_way_for_each_other_do_so_at_different_times() -> None:
+    def looked_again_at_s(launch: str) -> float:
+        fleet = Fleet({"a": [Accept("n1", 2), "no_responders", Accept("n1", 3)]})
+        asyncio.run(walk_over(fleet, min_count=3, max_count=3, launch=launch).place(["a"]))
+        return round(fleet.now_s, 2)
+
+    assert len({looked_again_at_s(f"r-{number:08x}") for number in range(10)}) > 5
 
 
 def test_a_launch_of_one_boots_at_once() -> None:
