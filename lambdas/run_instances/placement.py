@@ -8,7 +8,7 @@ attempt. What one answer means is region_fill's. Source: docs/launch-protocol.
 from __future__ import annotations
 
 import asyncio
-import zlib
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from fleetcast.errors import (
@@ -81,8 +81,8 @@ class Walk:
 
     def _pause_s(self) -> float:
         """Return how long to make way for others: for each launch another time."""
-        lot = zlib.crc32(f"{self._wanted.launch_id} {self._attempt}".encode()) / 2**32
-        return _PAUSE_S * (0.2 + lot)
+        lot = hashlib.blake2b(f"{self._wanted.launch_id} {self._attempt}".encode(), digest_size=4)
+        return _PAUSE_S * (0.2 + int.from_bytes(lot.digest()) / 2**32)
 
     async def _try_in_time(self, region: str) -> RegionVerdict:
         try:
