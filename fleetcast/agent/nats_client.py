@@ -1,7 +1,8 @@
-"""The agent's NATS client: nats-py's, without what would cost it most of a launch.
+"""The agent's NATS client: nats-py's, without what would cost it most of a launch, or its hearing.
 
-Both changes are to what nats-py does for each message; `_parse_header_lines` is a private part.
-nats-py is pinned; tests/contract/test_nats_client.py fails loudly on an upgrade that changes it.
+The changes are to what nats-py does for each message; `_process_headers` and `_parse_header_lines`
+are private parts. nats-py is pinned; tests/contract/test_nats_client.py fails loudly on an upgrade
+that changes them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,18 @@ class AgentClient(Client):
     """A connection of the agent."""
 
     msg_class = Delivery
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        """Read the headers of a message. Unlike nats-py's this one takes any bytes.
+
+        There an error ends the loop that reads from the server: one message with a status line that
+        is no UTF-8, and the agent hears nothing until the connection counts as stale.
+        """
+        try:
+            read: dict[str, str] | None = await super()._process_headers(headers)
+        except (ValueError, IndexError):
+            return None
+        return read
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

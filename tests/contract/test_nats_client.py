@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import nats
 import pytest
@@ -44,6 +46,35 @@ def test_headers_are_read_as_nats_py_reads_them(headers: dict[str, str]) -> None
 @given(st.binary(max_size=100))
 def test_no_header_bytes_break_it(raw: bytes) -> None:
     AgentClient._parse_header_lines(raw)  # noqa: SLF001 - this is the pin
+
+
+@pytest.mark.parametrize(
+    "headers", [b"X", b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0 503 \xff\r\n\r\n"]
+)
+async def test_a_message_whose_headers_cannot_be_read_makes_nobody_deaf(
+    server: NatsProcess, headers: bytes
+) -> None:
+    received: asyncio.Queue[Msg] = asyncio.Queue()
+    agent = AgentClient()
+    await agent.connect(server.url)
+    address = urlsplit(server.url)
+    _, sender = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        await agent.subscribe("ec2.a", cb=received.put)
+        await agent.flush()
+        size = len(headers)
+        sender.write(
+            b'CONNECT {"headers":true,"verbose":false}\r\n'
+            + b"HPUB ec2.a %d %d\r\n%b\r\n" % (size, size, headers)
+            + b"PUB ec2.a 5\r\nafter\r\n"
+        )
+        async with asyncio.timeout(5):
+            odd, after = await received.get(), await received.get()
+    finally:
+        sender.close()
+        await agent.close()
+    assert odd.data == b""
+    assert after.data == b"after"
 
 
 async def test_what_it_replaces_is_what_nats_py_calls(
