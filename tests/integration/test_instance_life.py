@@ -166,7 +166,7 @@ def test_boots_and_reboots_are_on_the_console(fleet: SmallFleet, client: EC2Clie
     assert wait_until(lambda: f"{name} rebooted" in console(client, name), deadline_s=15)
     assert state(client, name) == "running"
     stop(client, name)
-    assert "powered off" in console(client, name)
+    assert f"{name} stopped" in console(client, name)
     assert refusal(client.reboot_instances, InstanceIds=[name])[0] == "IncorrectInstanceState"
     client.terminate_instances(InstanceIds=[name])
     await_state(client, "terminated", name)
