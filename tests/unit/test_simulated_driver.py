@@ -136,6 +136,30 @@ async def test_the_lines_of_what_is_gone_are_dropped_in_time(
     assert await _started_again(folder).alive() == {I1, I2}
 
 
+async def test_a_file_that_cannot_be_written_anew_goes_on_as_it_is(
+    driver: SimulatedDriver, folder: Path
+) -> None:
+    (folder / "guests.anew").mkdir()  # nothing can be written there
+    await driver.boot(a_guest(1))
+    for number in range(2, 10):
+        await driver.boot(a_guest(number))
+        for _ in range(10_000):
+            await driver.reboot(instance_id(number))
+        await driver.destroy(instance_id(number))
+    await driver.boot(a_guest(2))
+    assert await driver.alive() == running_guests(folder) == {I1, I2}
+
+
+async def test_a_guest_that_is_rebooted_without_end_takes_no_more_room(
+    driver: SimulatedDriver, folder: Path
+) -> None:
+    await driver.boot(a_guest(1))
+    for _ in range(100_000):
+        await driver.reboot(I1)
+    assert (folder / "guests.log").stat().st_size < 5_000_000
+    assert running_guests(folder) == {I1}
+
+
 async def test_a_guest_that_cannot_be_written_down_fails_to_boot_and_spoils_nothing(
     driver: SimulatedDriver, folder: Path
 ) -> None:

@@ -7,7 +7,9 @@ and read again at the next start. The lines of a guest are its console.
 from __future__ import annotations
 
 import errno
+import logging
 import os
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -20,21 +22,25 @@ if TYPE_CHECKING:
 
     from fleetcast.agent.drivers import Guest
 
+_log = logging.getLogger(__name__)
+
 _FILE: Final = "guests.log"
 _BOOTED: Final = b"booted:"
 _REBOOTED: Final = b"rebooted"
 _STOPPED: Final = b"stopped"
 _DESTROYED: Final = b"destroyed"
-# The file is written anew when the lines of what is gone take up more than that.
+# Of one guest. More than CONSOLE_BYTES in any case.
+_KEPT_LINES: Final = 2_000
+# The file is written anew when the lines that nobody is shown any more take up more than that.
 _MAX_WASTE_BYTES: Final = 4 * 2**20
 
 
 @dataclass
 class _SimulatedGuest:
-    """A guest that hasn't been destroyed. lines: what it has written."""
+    """A guest that hasn't been destroyed. lines: the last that it has written."""
 
     runs: bool = False
-    lines: list[bytes] = field(default_factory=list)
+    lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
 
 
 def running_guests(folder: Path) -> frozenset[str]:
@@ -77,14 +83,8 @@ class SimulatedDriver:
 
     async def destroy(self, instance_id: str) -> None:
         """Forget the guest."""
-        gone = self._guests.get(instance_id.encode())
-        if gone:
+        if instance_id.encode() in self._guests:
             self._happens(instance_id, _DESTROYED)
-            self._wasted_bytes += sum(map(len, gone.lines))
-        if self._wasted_bytes > _MAX_WASTE_BYTES:
-            os.close(self._file)
-            self._file = self._write_anew()
-            self._wasted_bytes = 0
 
     async def console_output(self, instance_id: str) -> ConsoleOutput | None:
         """Return the last lines of the guest."""
@@ -111,14 +111,32 @@ class SimulatedDriver:
         if written_n < len(line):
             os.ftruncate(self._file, os.fstat(self._file).st_size - written_n)
             raise OSError(errno.ENOSPC, "no room for a whole line")
-        _take_up(line, self._guests)
+        self._wasted_bytes += _take_up(line, self._guests)
+        if self._wasted_bytes > _MAX_WASTE_BYTES:
+            self._drop_waste()
+
+    def _drop_waste(self) -> None:
+        self._wasted_bytes = 0
+        before = self._file
+        try:
+            self._file = self._write_anew()
+        except OSError as problem:  # the file as it is serves as well
+            _log.warning("guests.log not written anew", extra={"why": str(problem)})
+        else:
+            # Not earlier: its number may be given to the next file that somebody opens.
+            os.close(before)
 
     def _write_anew(self) -> int:
         """Write the lines of the guests that are there, and return the open file."""
         anew = self._path.with_suffix(".anew")
         anew.write_bytes(b"".join(line for guest in self._guests.values() for line in guest.lines))
-        anew.replace(self._path)
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        file = os.open(anew, os.O_WRONLY | os.O_APPEND)
+        try:
+            anew.replace(self._path)
+        except OSError:
+            os.close(file)
+            raise
+        return file
 
 
 def _read(path: Path) -> dict[bytes, _SimulatedGuest]:
@@ -130,11 +148,14 @@ def _read(path: Path) -> dict[bytes, _SimulatedGuest]:
     return guests
 
 
-def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> None:
+def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> int:
+    """Let what a line says happen; return how many bytes of the file are for nobody any more."""
     _, name, what = line.split(maxsplit=3)[:3]
     if what == _DESTROYED:
-        guests.pop(name, None)
-        return
+        gone = guests.pop(name, None)
+        return len(line) + (sum(map(len, gone.lines)) if gone else 0)
     guest = guests.setdefault(name, _SimulatedGuest())
     guest.runs = what != _STOPPED
+    wasted = len(guest.lines[0]) if len(guest.lines) == _KEPT_LINES else 0
     guest.lines.append(line)
+    return wasted
