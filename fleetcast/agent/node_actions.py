@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# As long as their records stay visible.
+# As long as their records stay visible, and no more than go into one message (1 MiB) beside what
+# lives here. Who misses one that has ended takes it for gone, which it is.
 _ENDED_ARE_LISTED_S: Final = 3_600
+_MAX_ENDED_LISTED: Final = 1_000
 
 
 class NodeActions:
@@ -138,13 +141,16 @@ class NodeActions:
                 raise InvalidMessage(f"this agent doesn't know the region action {action!r}")
 
     def _listed(self) -> list[str]:
-        """Return what an inventory names: all but what ended more than an hour ago."""
+        """Return what an inventory names: all that is here, and what has ended of late."""
         since_s = self._now_s() - _ENDED_ARE_LISTED_S
-        return [
-            entry.guest.instance_id
+        here = [entry for entry in self._instances if entry.state != "terminated"]
+        ended = [
+            entry
             for entry in self._instances
-            if entry.state != "terminated" or entry.changed_at_s >= since_s
+            if entry.state == "terminated" and entry.changed_at_s >= since_s
         ]
+        latest = heapq.nlargest(_MAX_ENDED_LISTED, ended, key=lambda entry: entry.changed_at_s)
+        return [entry.guest.instance_id for entry in (*here, *latest)]
 
     async def _console_reply(self, instance_ids: tuple[str, ...]) -> messages.ConsoleReply:
         if len(instance_ids) != 1:

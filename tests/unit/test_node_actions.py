@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from fleetcast import __version__, messages
+from fleetcast.agent.journal import Entry
 from fleetcast.capacity import Resources
 from fleetcast.subjects import NodeAction, RegionAction, node_subject, region_subject
 from tests.agent_parts import (
     NOW_MS,
     Delivered,
+    a_guest,
     a_launch,
     attempt_request,
     instance_id,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from fleetcast.messages import Message
     from tests.agent_parts import UnitNode
 
+# A NATS server's default.
+_NATS_MAX_PAYLOAD_BYTES = 1_048_576
 _REGION_REQUEST = messages.encode(messages.RegionRequest())
 
 
@@ -135,6 +139,27 @@ async def test_an_inventory_leaves_out_what_ended_more_than_an_hour_ago(tmp_path
         no_more = _to_region(RegionAction.INVENTORY)
         await node.actions.answer_region(no_more)
         assert _reports(no_more) == {instance_id(2): "running"}
+
+
+async def test_an_inventory_fits_into_a_message_however_many_have_ended(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        for number in range(2, 10_002):
+            ended = Entry(
+                guest=a_guest(number),
+                state="terminated",
+                changed_at_s=node.now_s - 3_000 + number / 10,
+                state_reason_code="Client.UserInitiatedShutdown",
+                state_reason_message="User initiated shutdown",
+            )
+            node.instances.note(ended)
+        request = _to_region(RegionAction.INVENTORY)
+        await node.actions.answer_region(request)
+        assert len(request.answers[0]) < _NATS_MAX_PAYLOAD_BYTES
+        reports = _reports(request)
+        assert instance_id(1) in reports
+        assert instance_id(10_001) in reports  # what ended last is told
+        assert instance_id(2) not in reports
 
 
 async def test_a_hold_is_committed_located_and_cancelled_over_the_wire(tmp_path: Path) -> None:
