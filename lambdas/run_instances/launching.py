@@ -17,17 +17,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from fleetcast import messages
 from fleetcast.errors import (
     EC2Error,
-    IdempotentInstanceTerminated,
-    IdempotentParameterMismatch,
     InternalError,
-    ServiceUnavailable,
 )
 from fleetcast.launch_story import LaunchStory
 from lambdas.claims import ORDER_VALID_MS, Claims, placed_records
 from lambdas.launch_table import LaunchConflict, LaunchDecided, Reservation, Token, TokenTaken
 from lambdas.records import InstanceRecord
-from lambdas.resolution import is_undecided, resolve_launch
-from lambdas.run_instances.descriptions import Result, is_visible, reservation_result
+from lambdas.run_instances.client_tokens import launched_before, wait_a_little
+from lambdas.run_instances.descriptions import Result, reservation_result
 from lambdas.run_instances.launch_order import LaunchOrder, order_regions
 from lambdas.run_instances.launch_parameters import LaunchParameters, launch_parameters
 from lambdas.run_instances.launch_preview import preview_launch
@@ -45,7 +42,6 @@ _log = logging.getLogger(__name__)
 _MAX_LAUNCH_S: Final = 20.0
 # What it takes to write the end of a launch down and to answer, after the walk.
 _WRITE_DOWN_S: Final = 2.0
-_POLL_S: Final = 0.1
 _ID_DIGITS: Final = 17
 
 
@@ -79,28 +75,18 @@ async def run_instances(
                 launch.reservation, launch.records, launch.token, now_s=services.now_s()
             )
         except TokenTaken as taken:
-            earlier = await _replay(services, call, asked, taken.token, deadline_s)
+            earlier = await launched_before(services, call, asked, taken.token, deadline_s)
             if earlier is not None:
                 return reservation_result(earlier)
         except LaunchConflict:
             pass
         else:
             return reservation_result(await _place(services, call, launch, asked, deadline_s))
-        await _wait(
+        await wait_a_little(
             services,
             deadline_s,
             "The launch could not be written down among all that is being written.",
         )
-
-
-async def _wait(services: Services, deadline_s: float, why: str) -> None:
-    """Wait a little for what others do. why: the reason if there is no time for that left.
-
-    Raises ServiceUnavailable.
-    """
-    if services.clock_s() + _POLL_S > deadline_s:
-        raise ServiceUnavailable(f"{why} Retry with the same ClientToken.")
-    await services.sleep(_POLL_S)
 
 
 # --- writing it down -----------------------------------------------------------------------
@@ -146,64 +132,6 @@ def _new_launch(services: Services, call: Call, asked: LaunchParameters) -> _Lau
             reservation_id=reservation_id,
         )
     return _Launch(reservation=reservation, records=records, token=token)
-
-
-async def _replay(
-    services: Services,
-    call: Call,
-    asked: LaunchParameters,
-    token: Token,
-    deadline_s: float,
-) -> list[InstanceRecord] | None:
-    """Return what an earlier launch with this token has launched; None if it was refused.
-
-    Raises IdempotentParameterMismatch, IdempotentInstanceTerminated, ServiceUnavailable for a
-    launch that is not decided in time, and InternalError for one whose outcome can't be known now.
-    """
-    if token.fingerprint != asked.fingerprint():
-        raise IdempotentParameterMismatch(
-            "The client token was used before, with other parameters."
-        )
-    while True:
-        reservation = services.fleet.launches.read(call.account_id, token.reservation_id)
-        if reservation is None or reservation.state == "refused":
-            return None
-        if reservation.state == "placed":
-            return _launched(services, reservation)
-        if is_undecided(reservation, now_s=services.now_s()):
-            await _wait(
-                services, deadline_s, "An earlier request with this ClientToken is not decided yet."
-            )
-        else:
-            await _resolve(services, reservation)
-
-
-async def _resolve(services: Services, reservation: Reservation) -> None:
-    """Have a launch decided that its function has left. Raises InternalError."""
-    resolution = await resolve_launch(
-        reservation,
-        services.settings.region_names,
-        bus=services.bus,
-        fleet=services.fleet,
-        known_nodes=services.known_nodes,
-        sleep=services.sleep,
-    )
-    if resolution == "unknown":
-        raise InternalError(
-            f"The outcome of launch {reservation.reservation_id} is not known yet: a region "
-            "in which it may be can't be heard. Retry later with the same ClientToken."
-        )
-
-
-def _launched(services: Services, reservation: Reservation) -> list[InstanceRecord]:
-    """Return a launch's instances as they are now. Raises IdempotentInstanceTerminated."""
-    records = services.fleet.instances_by_id(reservation.account_id, reservation.instance_ids)
-    if all(record.state in {"shutting-down", "terminated"} for record in records):
-        raise IdempotentInstanceTerminated(
-            "The instances of this client token have been terminated."
-        )
-    now_s = services.now_s()
-    return [record for record in records if is_visible(record, now_s=now_s)]
 
 
 # --- placing -------------------------------------------------------------------------------
