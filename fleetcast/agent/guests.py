@@ -79,7 +79,9 @@ class Guests:
             case "pending" | "running":
                 # That it runs is the driver's to know, and isn't written down.
                 state: InstanceState = "running" if is_alive else "pending"
-                self._instances.note(msgspec.structs.replace(entry, state=state))
+                # Nor whether it has run before: what its owner may have on it must be kept.
+                has_run = not entry.is_held
+                self._instances.note(msgspec.structs.replace(entry, state=state, has_run=has_run))
                 self.attend([instance_id])
             case "stopping" | "shutting-down":
                 self.attend([instance_id])
@@ -144,6 +146,8 @@ class Guests:
         entry = self._instances.get(instance_id)
         if entry is None or not self._instances.is_settled(instance_id):
             return  # who changes it sees to it afterwards
+        if entry.state != "running":
+            self._to_reboot.discard(instance_id)  # what was begun since goes before it
         match entry.state:
             case "pending":
                 await self._boot(entry)

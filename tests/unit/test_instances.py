@@ -18,6 +18,7 @@ from tests.agent_parts import (
     UnitNode,
     a_guest,
     a_launch,
+    attempt_request,
     instance_id,
     make_journal_refuse,
     unit_node,
@@ -218,6 +219,36 @@ async def test_what_was_promised_is_taken_up_and_booted(
         assert node.state_of(1) == "running"
         assert await _guests(node) == {I1}
         assert node.ledger.free == EIGHT_VCPU - Resources(vcpu=2, memory_mib=4096)
+
+
+async def test_what_may_have_run_before_the_crash_is_kept_when_it_cannot_be_booted(
+    tmp_path: Path,
+) -> None:
+    await _journal_says(tmp_path, (a_guest(1), "pending"))
+    driver = HeldUpDriver(tmp_path / "guests")
+    driver.failing.add(I1)
+    driver.may_boot.set()
+    async with unit_node(tmp_path, driver=driver) as node:
+        await node.guests.idle()
+        (report,) = node.instances.reports()
+        assert (report.state, report.state_reason_message) == ("stopped", "no such image")
+        assert node.ledger.free == EIGHT_VCPU
+        driver.failing.clear()
+        await node.owner_actions.start([I1])
+        await node.guests.idle()
+        assert node.state_of(1) == "running"
+
+
+async def test_a_hold_that_outlives_a_crash_has_not_run(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, hold_ms=15_000))
+    driver = HeldUpDriver(tmp_path / "guests")
+    driver.failing.add(I1)
+    driver.may_boot.set()
+    async with unit_node(tmp_path, driver=driver) as node:
+        await node.holds.commit(attempt_request(1))
+        await node.guests.idle()
+        assert node.state_of(1) == "terminated"
 
 
 async def test_a_termination_that_the_crash_cut_off_is_done_again(tmp_path: Path) -> None:

@@ -319,6 +319,19 @@ async def test_a_start_that_fails_leaves_the_instance_stopped_with_the_reason(
 # --- reboot --------------------------------------------------------------------------------
 
 
+async def test_a_reboot_that_a_stop_has_overtaken_is_not_done_later(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await _run(node, 1)
+        await asyncio.gather(node.owner_actions.reboot([I1]), node.owner_actions.stop([I1]))
+        await node.guests.idle()
+        for _ in range(2):  # the second one finds it running, and looks after it again
+            await node.owner_actions.start([I1])
+            await node.guests.idle()
+        console = await node.guests.console_output(I1)
+        assert console is not None
+        assert b"rebooted" not in console.output
+
+
 async def test_a_reboot_leaves_it_running(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await _run(node, 1)
