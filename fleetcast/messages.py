@@ -31,6 +31,7 @@ VERSION: Final = 1
 SUPPORTED_VERSIONS: Final = (1,)
 # By how much the clocks of a function and a node may differ.
 CLOCK_SKEW_ALLOWANCE_MS: Final = 500
+MAX_LEASE_MS: Final = 60_000
 
 # The state reason of an instance that its launch has given up: it was never the launch's.
 GIVEN_UP: Final = "Server.LaunchGivenUp"
@@ -47,7 +48,7 @@ InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
 ]
 ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
-LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=60_000)]
+LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=MAX_LEASE_MS)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ class Holds:
         committed = [
             msgspec.structs.replace(entry, held_until_ms=None)
             for entry in self._of_attempt(request)
-            if entry.held_until_ms is not None and entry.held_until_ms > now_ms
+            if entry.is_held and not entry.has_lapsed(now_ms)
         ]
         await self._guests.change(committed, request.instance_ids)
         return self._instances.reports(
@@ -128,9 +128,7 @@ class Holds:
         """Give up the holds whose lease has ended. Raises JournalUnwritable."""
         now_ms = self._now_ms()
         lapsed = [
-            instance_id
-            for instance_id, end_ms in self._instances.lease_ends_ms.items()
-            if end_ms <= now_ms
+            entry.guest.instance_id for entry in self._instances.held() if entry.has_lapsed(now_ms)
         ]
         if not lapsed:
             return
@@ -139,6 +137,6 @@ class Holds:
             [
                 self._given_up(entry, "not committed before its lease ended")
                 for entry in self._instances.known(lapsed)
-                if entry.held_until_ms is not None and entry.held_until_ms <= now_ms
+                if entry.has_lapsed(now_ms)
             ]
         )

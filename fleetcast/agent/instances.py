@@ -73,7 +73,7 @@ class Instances:
         self._capacity_changed = capacity_changed
         self._entries: dict[str, Entry] = {}
         self._fences = Fences()
-        self._lease_ends_ms: dict[str, int] = {}
+        self._held: set[str] = set()
         self._unpromised: dict[str, _Unpromised] = {}
         self._being_written: dict[str, _Writing] = {}
         self._promise: asyncio.Future[None] | None = None
@@ -113,10 +113,9 @@ class Instances:
         """How many instances run now."""
         return sum(entry.state == "running" for entry in self._entries.values())
 
-    @property
-    def lease_ends_ms(self) -> dict[str, int]:
-        """Until when each instance that waits for Commit is held, epoch milliseconds."""
-        return self._lease_ends_ms
+    def held(self) -> list[Entry]:
+        """Return those that wait for Commit."""
+        return self.known(self._held)
 
     # --- promising -------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class Instances:
         if entry.has_ended:
             may_come_back = entry.given_up and entry.state == "terminated"
             return not (may_come_back and is_newer)
-        return self._has_lapsed(entry) and not is_newer
+        return entry.has_lapsed(self._now_s() * 1000) and not is_newer
 
     def _reserve(self, guest: Guest, held_until_ms: int | None) -> Claim:
         instance_id = guest.instance_id
@@ -176,9 +175,6 @@ class Instances:
             )
         )
 
-    def _has_lapsed(self, entry: Entry) -> bool:
-        return entry.held_until_ms is not None and entry.held_until_ms <= self._now_s() * 1000
-
     async def promise(self) -> None:
         """Make everything claimed durable. After this a launch may be accepted. One at a time.
 
@@ -202,7 +198,7 @@ class Instances:
         before = unpromised.fallback
         if before is None:
             del self._entries[instance_id]
-            self._lease_ends_ms.pop(instance_id, None)
+            self._held.discard(instance_id)
         elif unpromised.is_booked:
             self.note(before)
         else:  # it was taken over, and its boot may have gone on meanwhile
@@ -234,10 +230,10 @@ class Instances:
         """Change an instance in memory only."""
         instance_id = entry.guest.instance_id
         self._entries[instance_id] = entry
-        if entry.held_until_ms is not None:
-            self._lease_ends_ms[instance_id] = entry.held_until_ms
-        elif self._lease_ends_ms:
-            self._lease_ends_ms.pop(instance_id, None)
+        if entry.is_held:
+            self._held.add(instance_id)
+        else:
+            self._held.discard(instance_id)
 
     async def record(self, entries: Sequence[Entry], fences: Sequence[Fence] = ()) -> None:
         """Change instances in memory at once, and on disk when this returns.

@@ -22,7 +22,7 @@ import msgspec
 
 from fleetcast.agent.drivers import Guest
 from fleetcast.errors import FleetcastError
-from fleetcast.messages import InstanceReport, InstanceState
+from fleetcast.messages import MAX_LEASE_MS, InstanceReport, InstanceState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,8 +69,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     changed_at_s: epoch seconds. held_until_ms: it waits for Commit until then, epoch milliseconds;
     None: it doesn't wait. given_up: it has ended, or is ending, because its launch didn't want it
-    here any more; under a newer attempt it may come back. has_run: what it ran on is kept when it
-    stops.
+    here any more; under a newer attempt it may come back. has_run: it may have run, so what it ran
+    on is kept when it stops.
     """
 
     guest: Guest
@@ -86,6 +86,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def is_held(self) -> bool:
         """Say whether it waits for Commit."""
         return self.held_until_ms is not None
+
+    def has_lapsed(self, now_ms: float) -> bool:
+        """Say whether its lease has ended, and it may no longer be committed.
+
+        A lease that would last longer than any has ended too: the clock has been set back, and
+        would keep its room for as much.
+        """
+        if self.held_until_ms is None:
+            return False
+        return not 0 < self.held_until_ms - now_ms <= MAX_LEASE_MS
 
     @property
     def has_ended(self) -> bool:

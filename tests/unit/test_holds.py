@@ -78,7 +78,7 @@ async def test_a_repeated_hold_is_answered_the_same_and_not_prolonged(tmp_path: 
         node.now_s += 0.5
         await node.launch(again)
         assert again.answers == first.answers
-        assert node.instances.lease_ends_ms == {I1: NOW_MS + LEASE_MS}
+        assert [one.held_until_ms for one in node.instances.held()] == [NOW_MS + LEASE_MS]
 
 
 async def test_a_newer_attempt_holds_on_a_new_lease(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_newer_attempt_holds_on_a_new_lease(tmp_path: Path) -> None:
         await node.launch(a_launch(1, hold_ms=LEASE_MS))
         node.now_s += 0.5
         await node.launch(a_launch(1, attempt=2, hold_ms=LEASE_MS))
-        assert node.instances.lease_ends_ms == {I1: NOW_MS + LEASE_MS + 500}
+        assert [one.held_until_ms for one in node.instances.held()] == [NOW_MS + LEASE_MS + 500]
         assert await node.holds.commit(attempt_request(1)) == ()
         assert _states(await node.holds.commit(attempt_request(1, attempt=2))) == {I1: "pending"}
 
@@ -217,6 +217,16 @@ async def test_a_lease_that_ended_while_the_agent_was_down_has_ended(tmp_path: P
         await node.holds.lapse()
         assert node.ledger.free == EIGHT_VCPU
         assert not await node.driver.alive()
+
+
+async def test_a_clock_that_is_set_back_keeps_no_room_for_a_hold(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1, hold_ms=LEASE_MS))
+        node.now_s -= 3_600
+        assert await node.holds.commit(attempt_request(1)) == ()
+        await node.holds.lapse()
+        assert node.state_of(1) == "terminated"
+        assert node.ledger.free == EIGHT_VCPU
 
 
 async def test_a_commit_while_the_lapse_is_written_comes_too_late(tmp_path: Path) -> None:
