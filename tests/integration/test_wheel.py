@@ -58,8 +58,15 @@ def test_the_agent_runs_from_the_wheel_without_an_aws_sdk_or_the_cdk(
     assert not any(f"'{name}'" in imported for name in ("boto3", "botocore", "aws_cdk", "lambdas"))
 
 
-def test_the_command_line_without_its_packages_says_what_to_install(
-    wheel: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("module", "command", "says"),
+    [
+        ("cli", "fleetcast", "the command line needs: pip install 'fleetcast[cli]'"),
+        ("agent", "fleetcast-agent", "the agent needs: pip install 'fleetcast[agent]'"),
+    ],
+)
+def test_a_command_without_its_packages_says_what_to_install(
+    wheel: Path, tmp_path: Path, module: str, command: str, says: str
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
@@ -68,7 +75,7 @@ def test_the_command_line_without_its_packages_says_what_to_install(
         ).decode()
 
     ran = subprocess.run(
-        [sys.executable, "-S", "-m", "fleetcast.cli", "scores"],  # -S: no packages but ours
+        [sys.executable, "-S", "-m", f"fleetcast.{module}", "--help"],  # -S: no packages but ours
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -76,8 +83,5 @@ def test_the_command_line_without_its_packages_says_what_to_install(
     )
 
     assert ran.returncode == 1
-    assert ran.stderr == (
-        "fleetcast: the Python package click is not installed; "
-        "the command line needs: pip install 'fleetcast[cli]'\n"
-    )
-    assert "fleetcast = fleetcast.cli.__main__:main\n" in entry_points
+    assert ran.stderr == (f"{command}: the Python package click is not installed; {says}\n")
+    assert f"{command} = fleetcast.{module}.__main__:main\n" in entry_points
