@@ -35,7 +35,7 @@ from fleetcast.capacity import Resources, resources_of
 from fleetcast.errors import FleetcastError, InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.nats_access import is_credentials_file
-from fleetcast.subjects import launch_subject, node_subscription, region_subscription
+from fleetcast.subjects import launch_subject
 
 if TYPE_CHECKING:
     from fleetcast.agent.settings import AgentSettings
@@ -157,7 +157,7 @@ class Agent:
         await self._guests.restore()
         try:
             await self._connect()
-            await self._subscribe_actions()
+            await self._actions.listen(self._connection, region=self._settings.region)
             await asyncio.gather(
                 self._desk.run(),
                 self._keep_tokens(),
@@ -176,6 +176,7 @@ class Agent:
         try:
             await self._tokens.adjust()
             await self._desk.settled()
+            await self._actions.answered()
             await self._guests.idle()
             await self._subscriptions.settle()
         except nats.errors.Error as problem:
@@ -237,15 +238,6 @@ class Agent:
     def _fail(self, why: str) -> None:
         if not self._fatal.done():
             self._fatal.set_exception(ConnectionLost(why))
-
-    async def _subscribe_actions(self) -> None:
-        region, node = self._settings.region, self._settings.node
-        await self._connection.subscribe(
-            node_subscription(region, node), cb=self._actions.answer_node
-        )
-        await self._connection.subscribe(
-            region_subscription(region), cb=self._actions.answer_region
-        )
 
     # --- tokens ----------------------------------------------------------------------------
 

@@ -1,7 +1,12 @@
-"""Answers what one node, or every agent of a region, is asked. Also when full or closed."""
+"""Answers what one node, or every agent of a region, is asked. Also when full or closed.
+
+Each request is answered by a task of its own. nats-py would handle one after another: each with an
+fsync of its own, and all would wait for one that waits, until most of them had expired.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import heapq
 import logging
@@ -13,10 +18,18 @@ from fleetcast import messages
 from fleetcast.agent.holds import OrderExpired
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import InvalidMessage
-from fleetcast.subjects import NodeAction, RegionAction, action_of
+from fleetcast.subjects import (
+    NodeAction,
+    RegionAction,
+    action_of,
+    node_subscription,
+    region_subscription,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from nats.aio.client import Client
 
     from fleetcast.agent.capacity_report import CapacityReport
     from fleetcast.agent.guests import Guests
@@ -56,6 +69,29 @@ class NodeActions:
         self._owner_actions = owner_actions
         self._capacity_report = capacity_report
         self._now_s = now_s
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def listen(self, connection: Client, *, region: str) -> None:
+        """Answer from now on. Raises nats.errors.Error when the connection is closed."""
+
+        async def to_node(message: Request) -> None:
+            self._begin(self.answer_node(message))
+
+        async def to_region(message: Request) -> None:
+            self._begin(self.answer_region(message))
+
+        await connection.subscribe(node_subscription(region, self._node), cb=to_node)
+        await connection.subscribe(region_subscription(region), cb=to_region)
+
+    def _begin(self, answering: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(answering)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def answered(self) -> None:
+        """Wait until everything that has been asked by now is answered."""
+        if self._answering:
+            await asyncio.wait(self._answering)
 
     async def answer_node(self, message: Request) -> None:
         """Answer one request to this node alone."""
@@ -72,6 +108,8 @@ class NodeActions:
     ) -> None:
         try:
             reply = await reply_to(action_of(message.subject), message.data)
+            if message.reply:
+                await message.respond(messages.encode(reply))
         except InvalidMessage as problem:
             # Silence is the safe answer: the requester reads it as unknown and asks again.
             _log.warning(
@@ -85,9 +123,8 @@ class NodeActions:
                 "request not carried out",
                 extra={"subject": message.subject, "why": str(problem)},
             )
-        else:
-            if message.reply:
-                await message.respond(messages.encode(reply))
+        except Exception:  # noqa: BLE001 - the boundary of a task: nobody else would see it
+            _log.exception("request not answered", extra={"subject": message.subject})
 
     async def _node_reply(self, action: str, payload: bytes) -> messages.Message:
         match action:
