@@ -12,10 +12,9 @@ from fleetcast.local.fleet import write_agent_config
 from fleetcast.local.stack_file import AgentEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from fleetcast.local.fleet import NodeSize
+    from fleetcast.local.fleet import NodeGroup
     from fleetcast.local.processes import Child, Processes
 
 _START_DEADLINE_S: Final = 30.0
@@ -36,12 +35,15 @@ class Agents:
         self._log_dir = log_dir
         self._by_node: dict[str, _Agent] = {}
 
-    def start(self, region: str, nodes: Sequence[str], size: NodeSize, *, nats_url: str) -> None:
+    def start(self, group: NodeGroup, *, nats_url: str) -> None:
         """Start agents side by side; return when all serve. Raises ProcessFailed.
 
         A node that was stopped comes back with the state that it had.
         """
-        agents = [self._start(region, node, size, nats_url) for node in nodes]
+        agents = [
+            self._start(node, zone, group, nats_url)
+            for node, zone in zip(group.nodes, group.zones, strict=True)
+        ]
         for agent in agents:
             ready = partial(_is_ready, agent.child.log)
             agent.child.wait_until(ready, within_s=_START_DEADLINE_S)
@@ -60,19 +62,25 @@ class Agents:
         """All that were started and not stopped."""
         return tuple(agent.entry for agent in self._by_node.values())
 
-    def _start(self, region: str, node: str, size: NodeSize, nats_url: str) -> _Agent:
+    def _start(self, node: str, zone: str | None, group: NodeGroup, nats_url: str) -> _Agent:
         home = self._directory / node
         home.mkdir(parents=True, exist_ok=True)
         config, state_dir = home / "agent.toml", home / "state"
         write_agent_config(
-            config, node=node, region=region, size=size, nats_url=nats_url, state_dir=state_dir
+            config,
+            node=node,
+            region=group.region,
+            zone=zone,
+            size=group.size,
+            nats_url=nats_url,
+            state_dir=state_dir,
         )
         child = self._processes.start(
             f"agent {node}",
             [sys.executable, "-m", "fleetcast.agent", "run", "--config", config],
             log=self._log_dir / f"agent-{node}.log",
         )
-        entry = AgentEntry(node=node, region=region, pid=child.pid, state_dir=str(state_dir))
+        entry = AgentEntry(node=node, region=group.region, pid=child.pid, state_dir=str(state_dir))
         return _Agent(entry=entry, child=child)
 
 

@@ -1,7 +1,8 @@
 """The nodes of a local fleet: how many, how large, in which regions, and what they serve.
 
 FLEET=us-east-1=3x8vcpu/32GiB,eu-west-1=2x4vcpu/16GiB means three nodes of 8 vCPU and 32 GiB in
-one region and two smaller ones in another. This module is pure but for writing agent.toml.
+one region and two smaller ones in another. A region's nodes take turns in three zones, named as
+AWS names them. This module is pure but for writing agent.toml.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OWN_INSTANCE_TYPES: Final = (
 )
 DEFAULT_FLEET: Final = "us-east-1=3x8vcpu/32GiB,eu-west-1=1x8vcpu/32GiB"
 MAX_NODES: Final = 100  # each is a process of some 40 MB
+_ZONE_LETTERS: Final = "abc"
 
 _MIB_PER_UNIT: Final = {"MiB": 1, "GiB": 1024}
 _SIZE: Final = re.compile(r"([1-9]\d*)vcpu/([1-9]\d*)(MiB|GiB)")
@@ -46,10 +48,15 @@ class NodeSize:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGroup:
-    """Nodes of one size in one region. nodes: their names, unlike any other's in the fleet."""
+    """Nodes of one size in one region.
+
+    nodes: their names, unlike any other's in the fleet. zones: each node's, in the same order; None
+    for a node outside any.
+    """
 
     region: str
     nodes: tuple[str, ...]
+    zones: tuple[str | None, ...]
     size: NodeSize
 
 
@@ -92,26 +99,38 @@ def parse_fleet(text: str, *, key: str = "FLEET") -> tuple[NodeGroup, ...]:
             )
         first = nodes_by_region.get(region, 0) + 1
         nodes_by_region[region] = first + int(count) - 1
+        numbers = range(first, nodes_by_region[region] + 1)
         groups.append(
             NodeGroup(
                 region=region,
-                nodes=tuple(
-                    f"{region}-{number}" for number in range(first, nodes_by_region[region] + 1)
-                ),
+                nodes=tuple(f"{region}-{number}" for number in numbers),
+                zones=tuple(f"{region}{_zone_letter(number)}" for number in numbers),
                 size=parse_size(size, key=key),
             )
         )
     return tuple(groups)
 
 
+def _zone_letter(number: int) -> str:
+    return _ZONE_LETTERS[(number - 1) % len(_ZONE_LETTERS)]
+
+
 def write_agent_config(
-    path: Path, *, node: str, region: str, size: NodeSize, nats_url: str, state_dir: Path
+    path: Path,
+    *,
+    node: str,
+    region: str,
+    zone: str | None,
+    size: NodeSize,
+    nats_url: str,
+    state_dir: Path,
 ) -> None:
-    """Write one agent's agent.toml."""
+    """Write one agent's agent.toml. zone: None for a node outside any."""
     lines = [
         *_toml(
             node=node,
             region=region,
+            **({} if zone is None else {"zone": zone}),
             state_dir=str(state_dir),
             driver="simulated",
             instance_types=SERVED_TYPES,

@@ -23,7 +23,7 @@ from fleetcast.local.agents import Agents
 from fleetcast.local.aws_fakes import AwsFakes
 from fleetcast.local.deployment import deploy
 from fleetcast.local.emulator import ACCESS_KEY_ID, SECRET_ACCESS_KEY, start_emulator
-from fleetcast.local.fleet import OWN_INSTANCE_TYPES, SERVED_TYPES, parse_size
+from fleetcast.local.fleet import OWN_INSTANCE_TYPES, SERVED_TYPES, NodeGroup, parse_size
 from fleetcast.local.inventory import held_instances
 from fleetcast.local.monitoring import subjects_by_connection
 from fleetcast.local.nats_server import start_nats_server
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from mypy_boto3_ec2 import EC2Client
 
-    from fleetcast.local.fleet import NodeGroup
 
 # Where the stack is deployed to; the fleet's regions may be any.
 _HOME_REGION: Final = "us-east-1"
@@ -190,7 +189,13 @@ class LocalStack:
         size: of each, e.g. ``8vcpu/32GiB``. Raises ProcessFailed, or InvalidConfiguration for a
         size that is none.
         """
-        self._agents.start(region, nodes, parse_size(size), nats_url=self._nats[region].url)
+        group = NodeGroup(
+            region=region,
+            nodes=tuple(nodes),
+            zones=(None,) * len(nodes),
+            size=parse_size(size),
+        )
+        self._agents.start(group, nats_url=self._nats[region].url)
         self.describe().write(self._stack_file)
 
     def stop_agent(self, node: str) -> None:
@@ -244,8 +249,7 @@ class LocalStack:
         if self._fleet:
             with step(f"Starting {sum(len(group.nodes) for group in self._fleet)} agents"):
                 for group in self._fleet:
-                    nats_url = self._nats[group.region].url
-                    self._agents.start(group.region, group.nodes, group.size, nats_url=nats_url)
+                    self._agents.start(group, nats_url=self._nats[group.region].url)
         running.callback(self._stack_file.unlink, missing_ok=True)
         self.describe().write(self._stack_file)
 

@@ -33,10 +33,14 @@ def test_groups_come_in_the_order_written_with_memory_in_mib() -> None:
         NodeGroup(
             region="us-east-1",
             nodes=("us-east-1-1", "us-east-1-2"),
+            zones=("us-east-1a", "us-east-1b"),
             size=NodeSize(vcpu=8, memory_mib=32_768),
         ),
         NodeGroup(
-            region="eu-west-1", nodes=("eu-west-1-1",), size=NodeSize(vcpu=4, memory_mib=512)
+            region="eu-west-1",
+            nodes=("eu-west-1-1",),
+            zones=("eu-west-1a",),
+            size=NodeSize(vcpu=4, memory_mib=512),
         ),
     )
 
@@ -45,6 +49,11 @@ def test_a_region_may_have_nodes_of_several_sizes() -> None:
     large, small = parse_fleet("lab=1x8vcpu/32GiB, lab=2x2vcpu/4GiB")
     assert large.nodes == ("lab-1",)
     assert small.nodes == ("lab-2", "lab-3")
+
+
+def test_the_nodes_of_a_region_take_turns_in_its_zones() -> None:
+    large, small = parse_fleet("lab=1x8vcpu/32GiB,lab=3x2vcpu/4GiB")
+    assert (*large.zones, *small.zones) == ("laba", "labb", "labc", "laba")
 
 
 def test_the_default_fleet_is_a_fleet() -> None:
@@ -87,18 +96,22 @@ def test_a_wrong_fleet_is_refused_with_the_part_that_is_wrong(text: str, complai
     assert "expected" in str(refused.value)
 
 
-def test_the_agent_understands_the_configuration_that_is_written_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zone", [None, "us-east-1a"])
+def test_the_agent_understands_the_configuration_that_is_written_for_it(
+    tmp_path: Path, zone: str | None
+) -> None:
     path = tmp_path / "agent.toml"
     write_agent_config(
         path,
         node="n1",
         region="us-east-1",
+        zone=zone,
         size=parse_size("8vcpu/32GiB"),
         nats_url="nats://127.0.0.1:4222",
         state_dir=tmp_path / 'a "quoted" folder',
     )
     settings = read_settings(path)
-    assert (settings.node, settings.region) == ("n1", "us-east-1")
+    assert (settings.node, settings.region, settings.zone) == ("n1", "us-east-1", zone)
     assert settings.state_dir == str(tmp_path / 'a "quoted" folder')
     assert (settings.capacity.vcpu, settings.capacity.memory_mib) == (8, 32_768)
     assert set(settings.served_types(ec2_catalogue())) == set(SERVED_TYPES)
