@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOTO_REGION = "us-east-1"
 
 
-@click.group()
+@click.group(epilog="Example: fleetcast catalogue refresh --from-moto")
 def catalogue() -> None:
     """Work with the catalogue of EC2's instance types."""
 

@@ -10,8 +10,15 @@ from fleetcast.cli.explain import explain
 from fleetcast.cli.recommend import recommend
 from fleetcast.cli.scores import scores
 
+_EXAMPLES = """\b
+Examples (FLEETCAST_API_URL names the deployment's API):
+  fleetcast recommend --type t3.medium
+  fleetcast scores --type t3.medium
+  fleetcast explain r-0123456789abcdef0
+"""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="fleetcast")
 def fleetcast() -> None:
     """Operate a fleet of your own nodes behind an EC2-compatible API."""

@@ -44,6 +44,12 @@ def explain(reservation_id: str, *, as_json: bool, api_url: str | None) -> None:
     why it was tried then, what was asked there (with the time since the launch began, and how long
     the answer took), and why it was left. Launches are kept for two weeks.
     """
+    if reservation_id.startswith("i-"):
+        raise click.ClickException(
+            f"{reservation_id} is an instance; a launch goes by its reservation's id: "
+            f"aws ec2 describe-instances --instance-ids {reservation_id} "
+            "--query 'Reservations[].ReservationId'"
+        )
     launch = ReadApi(api_url).launch(reservation_id)
     if as_json:
         print_json(launch)

@@ -99,7 +99,7 @@ def test_a_launch_that_is_not_the_callers_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize("reservation_id", ["i-0123456789abcdef0", "r-..", "r-0/../scores", ""])
+@pytest.mark.parametrize("reservation_id", ["r-..", "r-0/../scores", ""])
 def test_what_is_no_reservation_id_is_said_before_anybody_is_asked(
     api: ReadApi, reservation_id: str
 ) -> None:
@@ -107,6 +107,14 @@ def test_what_is_no_reservation_id_is_said_before_anybody_is_asked(
 
     assert result.exit_code == 1
     assert f'InvalidReservationID.Malformed: Invalid id: "{reservation_id}"' in result.output
+    assert api.requests == []
+
+
+def test_who_names_an_instance_is_told_how_to_find_its_reservation(api: ReadApi) -> None:
+    result = explain("i-0123456789abcdef0")
+
+    assert result.exit_code == 1
+    assert "--instance-ids i-0123456789abcdef0 --query 'Reservations[]" in result.output
     assert api.requests == []
 
 
