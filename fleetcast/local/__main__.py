@@ -111,6 +111,8 @@ Try:
   aws ec2 describe-instances
   export FLEETCAST_API_URL={stack.api_url}
   .venv/bin/fleetcast scores --type t3.medium
+
+More, such as breaking it: docs/local-stack.md
 """
 
 
