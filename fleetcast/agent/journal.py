@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 _LOCK_TIMEOUT_S: Final = 1
 # 4 KiB each. One burst may add to it what a single transaction holds.
 _CHECKPOINT_PAGES: Final = 1_000
+# Raise it with a change after which an older agent would misread the file.
+_FORM: Final = 1
 # An instance's row is appended, and the one that it had goes. Keyed by the ids, which are random,
 # a burst would write a page for each of its instances.
 _SCHEMA: Final = """
@@ -151,13 +153,19 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the journal. Raises JournalUnwritable, also if another agent has it."""
+        """Open or create the journal.
+
+        Raises JournalUnwritable, also if another agent has it; and JournalUnreadable.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         try:
             database = thread.submit(open_database, path).result()
         except sqlite3.Error as problem:
             thread.shutdown()
             raise JournalUnwritable(f"{path}: {problem}") from problem
+        except JournalUnreadable:
+            thread.shutdown()
+            raise
         return cls(database, thread)
 
     async def entries(self) -> list[Entry]:
@@ -303,7 +311,7 @@ class Journal:
 
 
 def open_database(path: Path | str) -> sqlite3.Connection:
-    """Open or create the SQLite file of a journal. Raises sqlite3.Error."""
+    """Open or create the SQLite file of a journal. Raises sqlite3.Error and JournalUnreadable."""
     database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)
     try:
         # Two agents with one journal would hold twice what the node has.
@@ -311,11 +319,24 @@ def open_database(path: Path | str) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        form = _form(database, path)
         database.executescript(_SCHEMA)
+        if form != _FORM:  # else it writes nothing: an agent starts though its disk is full
+            database.execute(f"PRAGMA user_version={_FORM}")
         with database:
             # The lock is taken with the first write, and CREATE … IF NOT EXISTS may write nothing.
             database.execute("DELETE FROM instances WHERE FALSE")
-    except sqlite3.Error:
+    except (sqlite3.Error, JournalUnreadable):
         database.close()
         raise
     return database
+
+
+def _form(database: sqlite3.Connection, path: Path | str) -> int:
+    form: int
+    (form,) = database.execute("PRAGMA user_version").fetchone()
+    if form > _FORM:
+        raise JournalUnreadable(
+            f"{path} was written in form {form} by a newer agent; this one reads form {_FORM}"
+        )
+    return form

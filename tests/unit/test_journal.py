@@ -207,6 +207,17 @@ async def test_an_entry_that_this_version_cannot_read_is_never_skipped(path: Pat
         await journal.entries()
 
 
+def test_a_journal_of_a_newer_form_is_refused_and_left_as_it_is(path: Path) -> None:
+    with _opened(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA user_version = 7")
+    with pytest.raises(JournalUnreadable, match=r"form 7.*reads form 1"):
+        Journal.open(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (7,)
+
+
 def test_two_agents_never_share_a_journal(path: Path) -> None:
     with _opened(path), pytest.raises(JournalUnwritable, match="locked"):
         Journal.open(path)
