@@ -150,6 +150,34 @@ async def test_a_file_that_cannot_be_written_anew_goes_on_as_it_is(
     assert await driver.alive() == running_guests(folder) == {I1, I2}
 
 
+async def test_it_starts_on_a_full_disk(driver: SimulatedDriver, folder: Path) -> None:
+    await driver.boot(a_guest(1))
+    with _disk_with_room_for(0):
+        assert await _started_again(folder).alive() == {I1}
+
+
+async def test_a_line_that_a_crash_has_cut_off_spoils_none_after_it(
+    driver: SimulatedDriver, folder: Path
+) -> None:
+    await driver.boot(a_guest(1))
+    with (folder / "guests.log").open("ab") as file:
+        file.write(b"2023-11-14T22:13:20.000+00:00 i-0000")
+    await _started_again(folder).boot(a_guest(2))
+    assert running_guests(folder) == {I1, I2}
+
+
+async def test_what_is_for_nobody_is_dropped_in_time_though_it_starts_again_and_again(
+    driver: SimulatedDriver, folder: Path
+) -> None:
+    for _ in range(15):
+        await driver.boot(a_guest(1))
+        for _ in range(10_000):
+            await driver.reboot(I1)
+        await driver.destroy(I1)
+        driver = _started_again(folder)
+    assert (folder / "guests.log").stat().st_size < 5_000_000
+
+
 async def test_a_guest_that_is_rebooted_without_end_takes_no_more_room(
     driver: SimulatedDriver, folder: Path
 ) -> None:

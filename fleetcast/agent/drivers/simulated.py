@@ -12,7 +12,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fleetcast.agent.drivers import CONSOLE_BYTES, BootFailed, ConsoleOutput
 
@@ -43,9 +43,17 @@ class _SimulatedGuest:
     lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
 
 
+class _Read(NamedTuple):
+    """A file's guests; how many bytes its whole lines take, and those that are for nobody."""
+
+    guests: dict[bytes, _SimulatedGuest]
+    whole_bytes: int
+    wasted_bytes: int
+
+
 def running_guests(folder: Path) -> frozenset[str]:
     """Return the ids of the guests that run, for who looks on from outside the agent."""
-    guests = _read(folder / _FILE)
+    guests = _read(folder / _FILE).guests
     return frozenset(name.decode() for name, guest in guests.items() if guest.runs)
 
 
@@ -56,9 +64,9 @@ class SimulatedDriver:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / _FILE
         self._now_s = now_s
-        self._guests = _read(self._path)
-        self._file = self._write_anew()
-        self._wasted_bytes = 0
+        self._guests, whole_bytes, self._wasted_bytes = _read(self._path)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.ftruncate(self._file, whole_bytes)  # or the next line would be a part of the last one
 
     async def boot(self, guest: Guest) -> None:
         """Let the guest run."""
@@ -139,13 +147,15 @@ class SimulatedDriver:
         return file
 
 
-def _read(path: Path) -> dict[bytes, _SimulatedGuest]:
+def _read(path: Path) -> _Read:
     guests: dict[bytes, _SimulatedGuest] = {}
+    whole_bytes = wasted_bytes = 0
     if path.exists():
         for line in path.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):  # what a full disk has cut off has not happened
-                _take_up(line, guests)
-    return guests
+                wasted_bytes += _take_up(line, guests)
+                whole_bytes += len(line)
+    return _Read(guests, whole_bytes, wasted_bytes)
 
 
 def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> int:
