@@ -1,8 +1,11 @@
 """The agent's NATS client: nats-py's, without what would cost it most of a launch, or its hearing.
 
-The changes are to what nats-py does for each message; `_process_headers` and `_parse_header_lines`
-are private parts. nats-py is pinned; tests/contract/test_nats_client.py fails loudly on an upgrade
-that changes them.
+The changes are to what nats-py does for each message. There an error ends the loop that reads from
+the server: one message whose bytes are no UTF-8, and the agent hears nothing until the connection
+counts as stale. What can't be read is delivered all the same: it has used up a token.
+
+`_build_message`, `_process_headers` and `_parse_header_lines` are private parts. nats-py is pinned;
+tests/contract/test_nats_client.py fails loudly on an upgrade that changes them.
 """
 
 from __future__ import annotations
@@ -22,14 +25,20 @@ class Delivery(Msg):
 class AgentClient(Client):
     """A connection of the agent."""
 
-    msg_class = Delivery
+    def _build_message(
+        self,
+        sid: int,
+        subject: bytes,
+        reply: bytes,
+        data: bytes,
+        headers: dict[str, str] | None,
+    ) -> Msg:
+        """Make the message. Unlike nats-py it takes any bytes for a subject."""
+        names = (subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace"))
+        return Delivery(self, *names, data, headers, _sid=sid)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """Read the headers of a message. Unlike nats-py's this one takes any bytes.
-
-        There an error ends the loop that reads from the server: one message with a status line that
-        is no UTF-8, and the agent hears nothing until the connection counts as stale.
-        """
+        """Read the headers of a message. Unlike nats-py it takes any bytes."""
         try:
             read: dict[str, str] | None = await super()._process_headers(headers)
         except (ValueError, IndexError):
