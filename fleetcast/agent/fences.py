@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleetcast.agent.journal import Fence
+from fleetcast.agent.entries import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

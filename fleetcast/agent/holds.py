@@ -19,9 +19,9 @@ from fleetcast.errors import FleetcastError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fleetcast.agent.entries import Entry
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.journal import Entry
     from fleetcast.messages import AttemptRequest, InstanceReport, InstanceState
 
 # So late the room of a hold that has lapsed is given back at most.

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from fleetcast.agent.entries import Entry
 from fleetcast.agent.fences import Fences
-from fleetcast.agent.journal import Entry, JournalUnwritable
+from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.capacity import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fleetcast.agent.drivers import Guest
-    from fleetcast.agent.journal import Fence, Journal
+    from fleetcast.agent.entries import Fence
+    from fleetcast.agent.journal import Journal
     from fleetcast.agent.ledger import Ledger
     from fleetcast.messages import InstanceReport, InstanceState
 

@@ -15,9 +15,9 @@ from fleetcast.agent.journal import JournalUnwritable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fleetcast.agent.entries import Entry
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.journal import Entry
     from fleetcast.messages import InstanceReport
 
 

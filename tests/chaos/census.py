@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast.agent.drivers.simulated import running_guests
-from fleetcast.agent.journal import Entry
+from fleetcast.agent.entries import Entry
 from fleetcast.capacity import Resources, how_many_fit, resources_of
 from fleetcast.instance_types import ec2_catalogue
 

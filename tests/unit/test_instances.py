@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.entries import Entry
 from fleetcast.agent.instances import REMEMBERED_S
-from fleetcast.agent.journal import Entry, Journal, JournalUnwritable
+from fleetcast.agent.journal import Journal, JournalUnwritable
 from fleetcast.capacity import Resources
 from tests.agent_parts import (
     EIGHT_VCPU,

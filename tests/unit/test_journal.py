@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from fleetcast.agent.journal import Entry, Fence, Journal, JournalUnreadable, JournalUnwritable
+from fleetcast.agent.entries import Entry, Fence
+from fleetcast.agent.journal import Journal, JournalUnreadable, JournalUnwritable
 from tests.agent_parts import a_guest, instance_id, make_journal_refuse
 
 if TYPE_CHECKING:

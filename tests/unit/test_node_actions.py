@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fleetcast import __version__, messages
-from fleetcast.agent.journal import Entry
+from fleetcast.agent.entries import Entry
 from fleetcast.capacity import Resources
 from fleetcast.subjects import NodeAction, RegionAction, node_subject, region_subject
 from tests.agent_parts import (
