@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleetcast.durations import age_text
-from fleetcast.scoring import SCALES
+from fleetcast.scoring import COUNT_LIMIT, SCALES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def explanation_view(
         table.add_row(
             term.signal.replace("_", " "),
             _signal_cell(seen, answer),
-            _number(term.value) + (" (worst)" if unread else ""),
+            _counted(term.value) + (" (worst)" if unread else ""),
             f"{term.penalty:.4f}",
             f"{term.weight:g}",
             f"{term.contribution:.4f}",
@@ -96,6 +96,11 @@ def explanation_view(
     table.add_section()
     table.add_row("sum", "", "", "", "", f"{sum(term.contribution for term in terms):.4f}")
     return Group(f"{place.region}, {_title('score', answer)}", table, _why(place))
+
+
+def _counted(value: float) -> str:
+    # The limit stands for any count: shown as a number, it would look like a queue.
+    return "endless" if value >= COUNT_LIMIT else _number(value)
 
 
 def _number(value: float) -> str:

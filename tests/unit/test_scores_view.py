@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from fleetcast.cli.scores_view import recommendation_view, scores_view
+from fleetcast.cli.scores_view import explanation_view, recommendation_view, scores_view
 from fleetcast.cli.terminal import output_console
 from fleetcast.read_answers import RecommendationAnswer, ScoresAnswer
-from fleetcast.scoring import DEFAULT_WEIGHTS, SCALES, Reading
+from fleetcast.scoring import COUNT_LIMIT, DEFAULT_WEIGHTS, SCALES, Reading, ScoreTerm
 from fleetcast.selection import RegionReport
 
 if TYPE_CHECKING:
@@ -51,6 +51,22 @@ def shown(view: RenderableType, *, width: int) -> str:
     output = StringIO()
     Console(file=output, width=width).print(view)
     return output.getvalue()
+
+
+def test_a_count_that_was_not_read_is_not_shown_as_a_number() -> None:
+    unread = RegionReport(
+        region="us-east-1",
+        freshness="fresh",
+        missing_scored_signals=1,
+        telemetry_status="partial",
+        signals={"queue_depth": Reading(value=None, status="missing", error="no job stack")},
+    )
+    term = ScoreTerm(signal="queue_depth", value=COUNT_LIMIT, penalty=1, weight=0.2)
+
+    text = shown(explanation_view(unread, [term], answer(unread)), width=120)
+
+    assert "endless (worst)" in text
+    assert "000,000" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
