@@ -223,6 +223,7 @@ class Agent:
             _log.warning("NATS error", extra={"why": repr(error)})
 
     async def _on_disconnected(self) -> None:
+        self._subscriptions.connection_lost()
         if not self._connection.is_closed:
             _log.warning("disconnected from NATS, reconnecting")
 

@@ -52,6 +52,7 @@ class NatsSubscriptions:
     def __init__(self, connection: Client, deliver: Callable[[Msg], None]) -> None:
         self._connection = connection
         self._deliver = deliver
+        self._pongs: set[asyncio.Future[None]] = set()
 
     async def arm(self, subject: str, limit: int) -> LimitedSubscription:
         """Subscribe for exactly `limit` deliveries. Raises nats.errors.Error when closed."""
@@ -106,7 +107,19 @@ class NatsSubscriptions:
         if not self._connection.is_connected:
             raise nats.errors.FlushTimeoutError
         pong = asyncio.get_running_loop().create_future()
-        await self._connection._send_ping(pong)  # noqa: SLF001 - see the module
-        answered, _ = await asyncio.wait([pong], timeout=_FLUSH_TIMEOUT_S)
-        if not answered:
+        self._pongs.add(pong)
+        try:
+            await self._connection._send_ping(pong)  # noqa: SLF001 - see the module
+            await asyncio.wait([pong], timeout=_FLUSH_TIMEOUT_S)
+        finally:
+            self._pongs.discard(pong)
+        if not pong.done() or pong.cancelled():
             raise nats.errors.FlushTimeoutError
+
+    def connection_lost(self) -> None:
+        """Wait no longer for what the server that is gone would have answered.
+
+        Call it before the client is connected again: it begins anew then with what it waits for.
+        """
+        for pong in self._pongs:
+            pong.cancel()

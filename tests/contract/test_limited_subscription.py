@@ -404,6 +404,31 @@ async def test_a_server_that_answers_too_late_is_heard_all_the_same(
     assert agent.handed_over == 1
 
 
+async def test_an_answer_that_went_down_with_its_server_is_not_waited_for(
+    server: NatsProcess,
+) -> None:
+    """A node without room would be asked for as long, by subscriptions without a limit."""
+    subscriptions: list[NatsSubscriptions] = []
+
+    async def disconnected() -> None:
+        subscriptions[0].connection_lost()
+
+    connection = await nats.connect(server.url, disconnected_cb=disconnected)
+    subscriptions.append(NatsSubscriptions(connection, lambda _: None))
+    armed = await subscriptions[0].arm("ec2.a", 2)
+    server.hang()
+    retiring = asyncio.create_task(subscriptions[0].retire([armed]))
+    done, _ = await asyncio.wait([retiring], timeout=0.1)  # it waits for the answer
+    assert not done
+    await server.kill()
+    try:
+        async with asyncio.timeout(1):
+            with pytest.raises(nats.errors.FlushTimeoutError):
+                await retiring
+    finally:
+        await connection.close()
+
+
 async def test_a_flush_is_on_the_wire_after_the_unsubscription_it_is_for(
     server: NatsProcess,
 ) -> None:
