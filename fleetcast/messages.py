@@ -36,11 +36,12 @@ MAX_LEASE_MS: Final = 60_000
 # The state reason of an instance that its launch has given up: it was never the launch's.
 GIVEN_UP: Final = "Server.LaunchGivenUp"
 
-# Ids become file names and log fields on the nodes, so a reader takes nothing else.
+# Ids and types become file names and log fields on the nodes, so a reader takes nothing else.
 InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{8,17}\Z")]
 LaunchId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^r-[0-9a-f]{8,17}\Z")]
 Attempt: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 LaunchIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+InstanceTypeName: TypeAlias = Annotated[str, msgspec.Meta(max_length=128)]
 EpochMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Percent: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -119,7 +120,7 @@ class LaunchRequest(Message, frozen=True, kw_only=True):
 
     account_id: str
     instances: Annotated[tuple[InstanceToLaunch, ...], msgspec.Meta(min_length=1)]
-    instance_type: str
+    instance_type: InstanceTypeName
     image_id: str
     user_data_base64: str | None = None
     key_name: str | None = None

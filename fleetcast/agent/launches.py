@@ -126,10 +126,8 @@ class LaunchDesk:
             await self._respond(decision)
         await asyncio.sleep(0)  # nats-py writes the replies in the loop's next turn
         self._guests.attend(placed)
-        _log.info(
-            "launch requests decided",
-            extra={"decisions": [one.told() for one in decisions if one.inputs]},
-        )
+        if told := [one.told() for one in decisions if one.inputs]:
+            _log.info("launch requests decided", extra={"decisions": told})
 
     async def _respond(self, decision: _Decision) -> None:
         if decision.reply is None:

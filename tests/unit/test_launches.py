@@ -330,6 +330,19 @@ async def test_no_log_line_holds_user_data_or_tags(
     assert "private" not in written
 
 
+async def test_a_hostile_request_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with unit_node(tmp_path) as node:
+        hostile = Delivered(launch_request(1, instance_type="x" * 500_000), launch_headers(1))
+        await node.launch(hostile)
+        assert hostile.rejected() == "node_fault"
+    (record,) = caplog.records
+    assert record.message == "launch request not understood"
+    assert len(str(record.__dict__)) < 5_000
+
+
 async def test_the_desk_ends_only_when_it_is_told_to(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         for number in range(1, 4):
