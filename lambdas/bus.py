@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -273,7 +274,8 @@ class Bus:
         except (nats.errors.Error, nkeys.NkeysError, OSError) as error:  # TimeoutError too
             await _close(client)
             reason = problems[-1] if problems else error
-            raise Unreachable(region, f"can't connect to NATS: {reason!r}") from error
+            _log.warning("can't connect", extra={"region": region, "why": repr(reason)})
+            raise Unreachable(region, f"can't connect to NATS: {_in_words(reason)}") from error
         except asyncio.CancelledError:
             await _close(client)
             raise
@@ -310,6 +312,13 @@ async def _replies(inbox: Subscription, *, expected: int | None, timeout_s: floa
             # It has been sent: a connection that is closed by now doesn't make it undone.
             raise nats.errors.TimeoutError from error
     return replies
+
+
+def _in_words(problem: Exception) -> str:
+    """Say what is wrong without addresses: clients are shown it."""
+    if isinstance(problem, OSError) and problem.errno:
+        return os.strerror(problem.errno).lower()
+    return type(problem).__name__ if isinstance(problem, OSError) else str(problem)
 
 
 async def _answers(client: Client) -> bool:
