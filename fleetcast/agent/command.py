@@ -1,20 +1,11 @@
-"""The command `fleetcast-agent`."""
+"""The command `fleetcast-agent`. This module owns the list of its commands."""
 
 from __future__ import annotations
-
-import asyncio
-import logging
-import signal
-import sys
-from pathlib import Path
 
 import click
 
 from fleetcast import __version__
-from fleetcast.agent.daemon import Agent, end_all_other_tasks
-from fleetcast.agent.log_lines import log_json_lines
-from fleetcast.agent.settings import AgentSettings, read_settings
-from fleetcast.errors import FleetcastError
+from fleetcast.agent.commands.run import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,35 +17,4 @@ def main() -> None:
     """
 
 
-@main.command()
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The configuration file, agent.toml.",
-)
-def run(config: Path) -> None:
-    """Run the agent in the foreground until SIGTERM or SIGINT.
-
-    It then leaves the launch subjects, answers what is in hand and exits with 0. Guests go on
-    running. Logs are JSON lines on standard error.
-
-    Example: fleetcast-agent run --config agent.toml
-    """
-    log_json_lines()
-    try:
-        asyncio.run(_serve(read_settings(config)))
-    except FleetcastError as problem:
-        logging.getLogger(__name__).critical("agent stopped", extra={"why": str(problem)})
-        sys.exit(1)
-
-
-async def _serve(settings: AgentSettings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await Agent(settings).run(stop)
-    finally:
-        await end_all_other_tasks()
+main.add_command(run)

@@ -1,0 +1,1 @@
+"""The commands of `fleetcast-agent`, each in a module of its own."""
