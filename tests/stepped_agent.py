@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fleetcast.agent.drivers import BootFailed, Guest
+from fleetcast.agent.drivers import BootFailed, Guest, GuestEnd
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
 from fleetcast.agent.instances import Instances
@@ -32,6 +32,8 @@ from tests.simulated_nats import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from fleetcast.messages import LaunchRequest
 
 _T = TypeVar("_T")
 
@@ -71,6 +73,12 @@ class SteppedDriver:
         self.running: dict[str, Guest] = {}
         self.busy: list[asyncio.Future[None]] = []
 
+    def check(self, request: LaunchRequest) -> None:
+        """Take all of them."""
+
+    def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
+        return 0
+
     async def boot(self, guest: Guest) -> None:
         if guest.instance_id in self.running:
             return
@@ -90,6 +98,10 @@ class SteppedDriver:
 
     async def console_output(self, instance_id: str) -> None:
         """None of them has a console."""
+
+    async def next_end(self) -> GuestEnd:
+        never: asyncio.Future[GuestEnd] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def alive(self) -> frozenset[str]:
         return frozenset(self.running)

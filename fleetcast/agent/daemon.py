@@ -7,6 +7,7 @@ before the first launch is asked for, and on the way out the launch subjects are
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast.agent.capacity_report import CapacityReport
-from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.drivers.choice import make_driver
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
 from fleetcast.agent.host_load import HostLoad
@@ -29,10 +30,12 @@ from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
+from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, told
 from fleetcast.capacity import Resources, resources_of
-from fleetcast.errors import FleetcastError, InvalidConfiguration
+from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.nats_access import is_credentials_file
 from fleetcast.subjects import launch_subject
@@ -44,19 +47,19 @@ _log = logging.getLogger(__name__)
 
 _FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
+_CONNECT_WITHIN_S: Final = 30
+_CLOSE_WITHIN_S: Final = 5
+_NO_MANAGER: Final = ServiceManager(None)
 _CANCEL_AGAIN_S: Final = 0.1
 
 
-class ConnectionLost(FleetcastError):
-    """The NATS connection is gone for good, or refuses what the agent needs."""
-
-
 class Agent:
-    """One node's agent. `run` it once."""
+    """One node's agent. `run` it once. manager: told when it serves, and that it still does."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, manager: ServiceManager = _NO_MANAGER) -> None:
         state_dir = _state_dir(settings)
         self._settings = settings
+        self._manager = manager
         self._instance_types = settings.served_types(ec2_catalogue())
         self._need_by_subject = self._needs()
         self._ledger = Ledger(settings.capacity.resources())
@@ -78,7 +81,7 @@ class Agent:
         self._guests = Guests(
             instances=self._instances,
             ledger=self._ledger,
-            driver=SimulatedDriver(state_dir / "guests", now_s=time.time),
+            driver=make_driver(settings, state_dir),
             set_aside=set_aside,
             capacity_changed=self._changed.set,
         )
@@ -95,6 +98,7 @@ class Agent:
         )
         self._connection = AgentClient()
         self._connected = False
+        self._troubles = Troubles(asyncio.get_running_loop().time)
         self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
         self._tokens = CapacityTokens(
             self._subscriptions,
@@ -144,7 +148,9 @@ class Agent:
                 self._fatal.exception()  # it has been raised, or something worse has
             await end_tasks(serving, stopping)
             if self._connected:
-                await self._connection.close()
+                # It waits for what is still to be written, which a dead socket never takes.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._connection.close(), _CLOSE_WITHIN_S)
             self._journal.close()
 
     async def _first(self, *waiting: asyncio.Task[Any]) -> None:
@@ -158,7 +164,11 @@ class Agent:
         try:
             await self._connect()
             await self._actions.listen(self._connection, region=self._settings.region)
+            watchdog = Watchdog(
+                self._connection, round_trip=self._subscriptions.settle, manager=self._manager
+            )
             await asyncio.gather(
+                watchdog.keep_watching(),
                 self._desk.run(),
                 self._keep_tokens(),
                 self._host_load.keep_sampling(),
@@ -169,6 +179,7 @@ class Agent:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
 
     async def _leave(self) -> None:
+        self._manager.stopping()
         if not self._connection.is_connected:
             return
         _log.info("leaving", extra={"node": self._settings.node})
@@ -197,7 +208,7 @@ class Agent:
         nats_settings = self._settings.nats
         if nats_settings.credentials_file is not None:
             _check_credentials(Path(nats_settings.credentials_file))
-        await self._connection.connect(
+        connecting = self._connection.connect(
             nats_settings.url,
             name=f"fleetcast-agent {self._settings.region} {self._settings.node}",
             user_credentials=nats_settings.credentials_file,
@@ -209,18 +220,23 @@ class Agent:
             reconnected_cb=self._on_reconnected,
             closed_cb=self._on_closed,
         )
+        try:
+            # Not all of it has a time-out of its own.
+            await asyncio.wait_for(connecting, _CONNECT_WITHIN_S)
+        except TimeoutError as problem:
+            raise ConnectionLost(f"can't connect to {nats_settings.url}: {told(problem)}") from None
         self._connected = True
 
     async def _on_error(self, error: Exception) -> None:
         if not self._connected:
             # The client would try for ever; a wrong URL should be told to who has just typed it.
-            self._fail(f"can't connect to {self._settings.nats.url}: {error}")
+            self._fail(f"can't connect to {self._settings.nats.url}: {told(error)}")
         # nats-py has no class for it, only this constant part of the text.
         elif f"{PERMISSIONS_ERR} for subscription" in str(error):
             # Without its subjects the node looks alive and is not: better to be restarted.
             self._fail(f"NATS refuses what the agent needs: {error}")
         else:
-            _log.warning("NATS error", extra={"why": repr(error)})
+            self._troubles.heard(error)
 
     async def _on_disconnected(self) -> None:
         self._subscriptions.connection_lost()
@@ -229,6 +245,7 @@ class Agent:
 
     async def _on_reconnected(self) -> None:
         _log.info("reconnected to NATS")
+        self._troubles.over()
         # The client has renewed its subscriptions, but without their limits.
         self._tokens.renew()
         self._changed.set()
@@ -263,6 +280,7 @@ class Agent:
             "agent ready",
             extra={"node": self._settings.node, "instance_types": len(self._instance_types)},
         )
+        self._manager.ready(f"serving {len(self._instance_types)} instance types")
         while True:
             await self._changed.wait()
             self._changed.clear()

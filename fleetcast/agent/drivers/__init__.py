@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from fleetcast.errors import FleetcastError
+
+if TYPE_CHECKING:
+    from fleetcast.messages import LaunchRequest
 
 # As many as EC2 shows.
 CONSOLE_BYTES: Final = 65_536
@@ -16,10 +19,19 @@ class BootFailed(FleetcastError):
     """A guest could not be started. The message is shown to the instance's owner."""
 
 
+class ClientFault(FleetcastError):
+    """A launch asks for what no node has, e.g. an unknown image. code: EC2's error code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a driver needs to run one instance; journaled before the launch is accepted.
 
-    attempt: the fencing number under which the node holds it.
+    attempt: the fencing number under which the node holds it. root_disk_gib: None: as large as its
+    image. overhead_mib: what running it takes of the host's memory beside the guest's own.
     """
 
     instance_id: str
@@ -36,6 +48,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     key_name: str | None
     shutdown_behavior: str
     tags: dict[str, str]
+    root_disk_gib: int | None = None
+    overhead_mib: int = 0
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""
@@ -49,8 +63,25 @@ class ConsoleOutput(NamedTuple):
     written_at_ms: int
 
 
+class GuestEnd(NamedTuple):
+    """A guest has ended without being told to. why: shown to the instance's owner."""
+
+    instance_id: str
+    how: Literal["powered off", "crashed"]
+    why: str
+
+
 class Driver(Protocol):
     """Runs guests. Every call may be repeated: the agent repeats what a crash interrupted."""
+
+    def check(self, request: LaunchRequest) -> None:
+        """Refuse what could not be booted. Takes no time: launches wait for it.
+
+        Raises ClientFault.
+        """
+
+    def overhead_mib(self, memory_mib: int) -> int:
+        """Return what a guest of that size takes of the host's memory beside its own, in MiB."""
 
     async def boot(self, guest: Guest) -> None:
         """Start the guest, new or stopped, and return when it runs; at once if it already does.
@@ -69,6 +100,9 @@ class Driver(Protocol):
 
     async def console_output(self, instance_id: str) -> ConsoleOutput | None:
         """Return the last CONSOLE_BYTES of its console; None if it has none."""
+
+    async def next_end(self) -> GuestEnd:
+        """Wait for the next guest that ends without being told to. Each end is told once."""
 
     async def alive(self) -> frozenset[str]:
         """Return the ids of all guests that run now, whoever started them."""

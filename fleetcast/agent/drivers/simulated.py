@@ -6,6 +6,7 @@ and read again at the next start. The lines of a guest are its console.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -14,13 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fleetcast.agent.drivers import CONSOLE_BYTES, BootFailed, ConsoleOutput
+from fleetcast.agent.drivers import CONSOLE_BYTES, BootFailed, ConsoleOutput, GuestEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from fleetcast.agent.drivers import Guest
+    from fleetcast.messages import LaunchRequest
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,13 @@ class SimulatedDriver:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.ftruncate(self._file, whole_bytes)  # or the next line would be a part of the last one
 
+    def check(self, request: LaunchRequest) -> None:
+        """Take every image: none is read."""
+
+    def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
+        """Take nothing of the host's memory."""
+        return 0
+
     async def boot(self, guest: Guest) -> None:
         """Let the guest run."""
         if self._runs(guest.instance_id):
@@ -103,6 +112,11 @@ class SimulatedDriver:
         return ConsoleOutput(
             b"".join(guest.lines)[-CONSOLE_BYTES:], round(written_at.timestamp() * 1000)
         )
+
+    async def next_end(self) -> GuestEnd:
+        """Wait for ever: these guests end only when they are told to."""
+        never: asyncio.Future[GuestEnd] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def alive(self) -> frozenset[str]:
         """Return the ids of the guests that run."""
