@@ -98,6 +98,10 @@ class Holds:
             if entry.guest.attempt <= request.attempt and not entry.has_ended
         ]
         await self._guests.change(ending, ids, fences)
+        for entry in self._instances.known(ids):
+            # It was ending by an order before this one, which then could not be written.
+            if entry.guest.attempt <= request.attempt and not entry.has_ended:
+                raise JournalUnwritable(f"the end of {entry.guest.instance_id} was not written")
         return self._instances.reports(ids)
 
     def _check_in_time(self, request: AttemptRequest) -> None:

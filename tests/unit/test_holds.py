@@ -540,6 +540,28 @@ async def test_a_release_that_cannot_be_written_ends_nothing(tmp_path: Path) -> 
         assert node.ledger.closed is not None
 
 
+async def test_a_release_that_relies_on_one_that_was_not_written_is_not_confirmed(
+    tmp_path: Path,
+) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.guests.idle()
+    make_journal_refuse(tmp_path, 1)
+    async with unit_node(tmp_path) as node:
+        await node.guests.idle()
+        disk = HeldUpJournal(node.journal)
+        first = asyncio.create_task(node.holds.give_up(attempt_request(1), "test"))
+        await a_few_turns()
+        second = asyncio.create_task(node.holds.give_up(attempt_request(1), "test"))
+        await a_few_turns()
+        disk.let_go()
+        with pytest.raises(JournalUnwritable):
+            await first
+        with pytest.raises(JournalUnwritable):
+            await second
+        assert node.state_of(1) == "running"
+
+
 async def test_a_hold_is_terminated_like_any_other_instance(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, hold_ms=LEASE_MS))
