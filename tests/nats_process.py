@@ -112,6 +112,11 @@ class NatsProcess:
         assert self._process
         self._process.send_signal(signal.SIGCONT)
 
+    def reload(self) -> None:
+        """Have it read its configuration again."""
+        assert self._process
+        self._process.send_signal(signal.SIGHUP)
+
     async def subscriptions(self, connection_name: str) -> dict[str, list[ServerSubscription]]:
         """Return what connections of that name are subscribed to, by subject."""
         connz = msgspec.json.decode(await self._monitor("/connz?subs=detail"), type=_Connz)

@@ -7,7 +7,6 @@ before the first launch is asked for, and on the way out the launch subjects are
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from pathlib import Path
@@ -33,7 +32,7 @@ from fleetcast.agent.owner_actions import OwnerActions
 from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
-from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, told
+from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, close_in_time, told
 from fleetcast.capacity import Resources, resources_of
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
@@ -48,7 +47,6 @@ _log = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
 _CONNECT_WITHIN_S: Final = 30
-_CLOSE_WITHIN_S: Final = 5
 _NO_MANAGER: Final = ServiceManager(None)
 _CANCEL_AGAIN_S: Final = 0.1
 
@@ -148,9 +146,7 @@ class Agent:
                 self._fatal.exception()  # it has been raised, or something worse has
             await end_tasks(serving, stopping)
             if self._connected:
-                # It waits for what is still to be written, which a dead socket never takes.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._connection.close(), _CLOSE_WITHIN_S)
+                await close_in_time(self._connection)
             self._journal.close()
 
     async def _first(self, *waiting: asyncio.Task[Any]) -> None:

@@ -97,6 +97,11 @@ class Journal:
             database = thread.submit(open_database, path).result()
         except sqlite3.Error as problem:
             thread.shutdown()
+            if problem.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                why = (
+                    f"another agent has {path.parent}: one that runs already, or the same state_dir"
+                )
+                raise JournalUnwritable(why) from problem
             raise JournalUnwritable(f"{path}: {problem}") from problem
         except JournalUnreadable:
             thread.shutdown()

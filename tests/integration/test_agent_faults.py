@@ -106,7 +106,7 @@ async def test_a_wrong_configuration_ends_it_naming_the_key(
 
 async def test_a_second_agent_on_the_same_state_ends(tmp_path: Path, server: NatsProcess) -> None:
     async with AgentProcess(tmp_path, server.url):
-        await _refuses_to_start(AgentProcess(tmp_path, server.url), "locked")
+        await _refuses_to_start(AgentProcess(tmp_path, server.url), "another agent has")
 
 
 @pytest.mark.parametrize("denied", ["ec2.RunInstances.>", "ec2.node.>"])

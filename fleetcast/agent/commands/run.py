@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from fleetcast.agent.daemon import Agent, end_all_other_tasks
 from fleetcast.agent.log_lines import log_json_lines
+from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.settings import AgentSettings, read_settings
 from fleetcast.errors import FleetcastError
 
@@ -45,6 +47,6 @@ async def _serve(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await Agent(settings).run(stop)
+        await Agent(settings, ServiceManager.of(os.environ)).run(stop)
     finally:
         await end_all_other_tasks()

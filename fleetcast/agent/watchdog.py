@@ -1,0 +1,145 @@
+"""Whether NATS still serves this agent; when it doesn't, the agent ends, so that it is restarted.
+
+A node that looks alive and hears nothing is worse than one that restarts: guests run on meanwhile.
+What counts is a round trip to the server. Without one for SILENCE_S the agent ends, whatever the
+reason: a server that hangs, a socket that leads nowhere, a certificate that is no longer right,
+credentials that were revoked. One reason is excepted: nobody listens at the server's address. To
+restart an agent would not bring its server back, so it goes on trying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from fleetcast.errors import FleetcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nats.aio.client import Client
+
+    from fleetcast.agent.service_manager import ServiceManager
+
+_log = logging.getLogger(__name__)
+
+# nats-py takes 30 s to find a connection dead and make a new one, which is no reason to end.
+SILENCE_S: Final = 45
+_LOOK_EVERY_S: Final = 5
+_TCP_WITHIN_S: Final = 3
+_REPEAT_EVERY_S: Final = 60
+_CLOSE_WITHIN_S: Final = 5
+
+
+class ConnectionLost(FleetcastError):
+    """The NATS connection is gone for good, or refuses what the agent needs."""
+
+
+class Watchdog:
+    """Watches one connection, from when it first stood.
+
+    round_trip: returns when the server has answered; raises nats.errors.Error when it doesn't.
+    manager: told each time that all is well, or that a restart would not mend it.
+    """
+
+    def __init__(
+        self,
+        connection: Client,
+        *,
+        round_trip: Callable[[], Awaitable[None]],
+        manager: ServiceManager,
+        silence_s: float = SILENCE_S,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._connection = connection
+        self._round_trip = round_trip
+        self._manager = manager
+        self._silence_s = silence_s
+        self._look_every_s = look_every_s
+
+    async def keep_watching(self) -> None:
+        """Raise ConnectionLost when the agent has to end; return never."""
+        now_s = asyncio.get_running_loop().time
+        well_at_s = now_s()
+        while True:
+            if status := await self._status():
+                well_at_s = now_s()
+                self._manager.alive(status)
+            elif now_s() - well_at_s > self._silence_s:
+                raise ConnectionLost(self._why())
+            await asyncio.sleep(self._look_every_s)
+
+    async def _status(self) -> str | None:
+        """Return what is well, or why a restart would mend nothing; None if one might."""
+        if self._connection.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._round_trip()
+                return "serving"
+        elif not await self._somebody_listens():
+            return "NATS is down, trying on; guests run on"
+        return None
+
+    async def _somebody_listens(self) -> bool:
+        servers = [(url.hostname, url.port) for url in self._connection.servers]
+        return any(await asyncio.gather(*(_accepts(host, port) for host, port in servers)))
+
+    def _why(self) -> str:
+        if self._connection.is_connected:
+            return f"NATS has not answered for {self._silence_s:g} s, though the connection stands"
+        why = told(self._connection.last_error)
+        return f"NATS listens, but has not let this agent in for {self._silence_s:g} s: {why}"
+
+
+class Troubles:
+    """Logs what goes wrong with the connection: the first at once, then a line a minute.
+
+    While a server is away the client tells the same each second.
+    """
+
+    def __init__(self, now_s: Callable[[], float], repeat_every_s: float = _REPEAT_EVERY_S) -> None:
+        self._now_s = now_s
+        self._repeat_every_s = repeat_every_s
+        self._said_at_s: float | None = None
+        self._unsaid_n = 0
+
+    def heard(self, error: Exception) -> None:
+        """Log it, or count it for the next line."""
+        now_s = self._now_s()
+        if self._said_at_s is not None and now_s - self._said_at_s < self._repeat_every_s:
+            self._unsaid_n += 1
+            return
+        _log.warning("NATS error", extra={"why": told(error), "not_logged_before": self._unsaid_n})
+        self._said_at_s, self._unsaid_n = now_s, 0
+
+    def over(self) -> None:
+        """Log the next one at once."""
+        self._said_at_s, self._unsaid_n = None, 0
+
+
+def told(error: Exception | None) -> str:
+    """Return an error in words. A time-out has none of its own."""
+    if isinstance(error, TimeoutError):
+        return "it doesn't answer"
+    return str(error) or repr(error)
+
+
+async def close_in_time(connection: Client) -> None:
+    """Close a connection, or leave it: nats-py waits for ever where a TLS handshake has failed."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(connection.close(), _CLOSE_WITHIN_S)
+
+
+async def _accepts(host: str | None, port: int | None) -> bool:
+    try:
+        async with asyncio.timeout(_TCP_WITHIN_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
