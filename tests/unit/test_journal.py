@@ -220,7 +220,7 @@ def test_a_journal_of_a_newer_form_is_refused_and_left_as_it_is(path: Path) -> N
 
 
 def test_two_agents_never_share_a_journal(path: Path) -> None:
-    with _opened(path), pytest.raises(JournalUnwritable, match="locked"):
+    with _opened(path), pytest.raises(JournalUnwritable, match="another agent has"):
         Journal.open(path)
     with _opened(path):
         pass
