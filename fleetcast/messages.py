@@ -32,6 +32,7 @@ SUPPORTED_VERSIONS: Final = (1,)
 # By how much the clocks of a function and a node may differ.
 CLOCK_SKEW_ALLOWANCE_MS: Final = 500
 MAX_LEASE_MS: Final = 60_000
+MAX_ROOT_DISK_GIB: Final = 16_384  # as EC2's general purpose volumes
 
 # The state reason of an instance that its launch has given up: it was never the launch's.
 GIVEN_UP: Final = "Server.LaunchGivenUp"
@@ -49,6 +50,7 @@ InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
 ]
 ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
+RootDiskGiB: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_ROOT_DISK_GIB)]
 LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=MAX_LEASE_MS)]
 
 
@@ -116,6 +118,7 @@ class LaunchRequest(Message, frozen=True, kw_only=True):
     """Asks an agent to launch as many of `instances` as it has room for, in their order.
 
     hold_ms: only hold them, for so long; what is not committed by then is given up. UNSET: boot.
+    root_disk_gib: UNSET: as large as the image.
     """
 
     account_id: str
@@ -127,6 +130,7 @@ class LaunchRequest(Message, frozen=True, kw_only=True):
     shutdown_behavior: ShutdownBehavior = "stop"
     tags: dict[str, str] = {}
     hold_ms: LeaseMs | msgspec.UnsetType = msgspec.UNSET
+    root_disk_gib: RootDiskGiB | msgspec.UnsetType = msgspec.UNSET
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""
@@ -186,6 +190,7 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node knows of one instance it holds.
 
     account_id: whose it is. held: it waits for Commit and will not boot without.
+    private_ip_address, mac_address: UNSET if it is in no network.
     """
 
     instance_id: InstanceId
@@ -197,6 +202,8 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     state_reason_message: str | None = None
     account_id: str | msgspec.UnsetType = msgspec.UNSET
     held: bool | msgspec.UnsetType = msgspec.UNSET
+    private_ip_address: str | msgspec.UnsetType = msgspec.UNSET
+    mac_address: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class InstancesReply(Message, frozen=True, kw_only=True):

@@ -73,8 +73,11 @@ class SteppedDriver:
         self.running: dict[str, Guest] = {}
         self.busy: list[asyncio.Future[None]] = []
 
-    def check(self, request: LaunchRequest) -> None:
+    def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Take all of them."""
+
+    def addresses(self, instance_id: str) -> None:
+        """They are in no network."""
 
     def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
         return 0

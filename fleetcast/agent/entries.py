@@ -58,6 +58,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             state_reason_message=self.state_reason_message,
             account_id=self.guest.account_id,
             held=True if self.is_held else msgspec.UNSET,
+            private_ip_address=self.guest.private_ip_address or msgspec.UNSET,
+            mac_address=self.guest.mac_address or msgspec.UNSET,
         )
 
 

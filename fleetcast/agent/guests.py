@@ -120,6 +120,11 @@ class Guests:
         self._to_reboot.update(ids)
         self.attend(ids)
 
+    @property
+    def driver(self) -> Driver:
+        """What runs them; for questions about guests that are not here yet."""
+        return self._driver
+
     async def console_output(self, instance_id: str) -> ConsoleOutput | None:
         """Return the end of a guest's console; None if it has none."""
         return await self._driver.console_output(instance_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from fleetcast import messages
-from fleetcast.agent.drivers import Guest
+from fleetcast.agent.drivers import ClientFault, Guest, NodeFault
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.agent.request import Request
 from fleetcast.errors import InvalidMessage
@@ -21,6 +21,7 @@ from fleetcast.errors import InvalidMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fleetcast.agent.drivers import Addresses
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.set_aside import SetAside
@@ -73,6 +74,7 @@ class LaunchDesk:
         self._instance_types = instance_types
         self._instances = instances
         self._guests = guests
+        self._driver = guests.driver
         self._set_aside = set_aside
         self._now_ms = now_ms
         self._capacity_changed = capacity_changed
@@ -192,15 +194,22 @@ class LaunchDesk:
         if instance_type is None:
             why = f"node {self._node} doesn't serve {request.instance_type}"
             return _Decision(message, self._reject("node_fault", why))
+        fault = self._fault(request, instance_type)
         placed: list[str] = []
         full = False
         held_until_ms = self._now_ms() + request.hold_ms if request.hold_ms else None
         wanted_by_id = {wanted.instance_id: wanted for wanted in request.instances}
         for instance_id, wanted in wanted_by_id.items():
             claim = self._instances.claim(
-                _guest(wanted, headers, request, instance_type),
+                _guest(
+                    wanted,
+                    headers,
+                    request,
+                    instance_type,
+                    self._driver.addresses(instance_id),
+                ),
                 held_until_ms=held_until_ms,
-                may_book=not full,
+                may_book=not full and fault is None,
             )
             if claim == "full":
                 full = True
@@ -209,14 +218,30 @@ class LaunchDesk:
         if placed:
             reply = messages.Accepted(node=self._node, zone=self._zone, instance_ids=tuple(placed))
             return _Decision(message, reply, reply.instance_ids)
+        if fault is not None:
+            return _Decision(message, fault)
         if full:
             return _Decision(message, self._reject("full", ""))
         why = "these instances have ended on this node, or it holds them for another request"
         return _Decision(message, self._reject("node_fault", why))
 
+    def _fault(
+        self, request: messages.LaunchRequest, instance_type: InstanceType
+    ) -> messages.Rejected | None:
+        """Return why nothing new of it may be taken on; what is here already stays promised."""
+        try:
+            self._driver.check(request, instance_type)
+        except ClientFault as fault:
+            return messages.Rejected(
+                node=self._node, reason="client_fault", code=fault.code, message=str(fault)
+            )
+        except NodeFault as fault:
+            return self._reject("node_fault", str(fault))
+        return None
+
     def _reject(
         self,
-        reason: Literal["full", "node_fault", "client_fault"],
+        reason: Literal["full", "node_fault"],
         message: str,
     ) -> messages.Rejected:
         return messages.Rejected(node=self._node, reason=reason, message=message)
@@ -227,6 +252,7 @@ def _guest(
     headers: messages.LaunchHeaders,
     request: messages.LaunchRequest,
     instance_type: InstanceType,
+    addresses: Addresses | None,
 ) -> Guest:
     return Guest(
         instance_id=wanted.instance_id,
@@ -243,4 +269,7 @@ def _guest(
         key_name=request.key_name,
         shutdown_behavior=request.shutdown_behavior,
         tags=request.tags,
+        root_disk_gib=None if request.root_disk_gib is msgspec.UNSET else request.root_disk_gib,
+        private_ip_address=addresses.private_ip if addresses else None,
+        mac_address=addresses.mac if addresses else None,
     )

@@ -9,6 +9,7 @@ import msgspec
 from fleetcast.errors import FleetcastError
 
 if TYPE_CHECKING:
+    from fleetcast.instance_types import InstanceType
     from fleetcast.messages import LaunchRequest
 
 # As many as EC2 shows.
@@ -27,11 +28,23 @@ class ClientFault(FleetcastError):
         super().__init__(message)
 
 
+class NodeFault(FleetcastError):
+    """This node can't say whether what a launch asks for is there; another one may."""
+
+
+class Addresses(NamedTuple):
+    """Where a guest is in its network. mac: six pairs of hex digits with colons."""
+
+    private_ip: str
+    mac: str
+
+
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a driver needs to run one instance; journaled before the launch is accepted.
 
     attempt: the fencing number under which the node holds it. root_disk_gib: None: as large as its
     image. overhead_mib: what running it takes of the host's memory beside the guest's own.
+    private_ip_address, mac_address: None if it is in no network.
     """
 
     instance_id: str
@@ -50,6 +63,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str]
     root_disk_gib: int | None = None
     overhead_mib: int = 0
+    private_ip_address: str | None = None
+    mac_address: str | None = None
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""
@@ -74,11 +89,14 @@ class GuestEnd(NamedTuple):
 class Driver(Protocol):
     """Runs guests. Every call may be repeated: the agent repeats what a crash interrupted."""
 
-    def check(self, request: LaunchRequest) -> None:
+    def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Refuse what could not be booted. Takes no time: launches wait for it.
 
-        Raises ClientFault.
+        Raises ClientFault and NodeFault.
         """
+
+    def addresses(self, instance_id: str) -> Addresses | None:
+        """Return where that guest is, or will be, in its network; None if these have none."""
 
     def overhead_mib(self, memory_mib: int) -> int:
         """Return what a guest of that size takes of the host's memory beside its own, in MiB."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fleetcast.agent.drivers import Guest
+    from fleetcast.instance_types import InstanceType
     from fleetcast.messages import LaunchRequest
 
 _log = logging.getLogger(__name__)
@@ -70,8 +71,11 @@ class SimulatedDriver:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.ftruncate(self._file, whole_bytes)  # or the next line would be a part of the last one
 
-    def check(self, request: LaunchRequest) -> None:
+    def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Take every image: none is read."""
+
+    def addresses(self, instance_id: str) -> None:
+        """Have none: these guests are in no network."""
 
     def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
         """Take nothing of the host's memory."""
