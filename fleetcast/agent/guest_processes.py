@@ -1,0 +1,162 @@
+"""How a guest's process is begun, so that it outlives the agent.
+
+On a node where the agent was installed, each guest is a unit of systemd's own: in a slice of its
+own, with limits, under the guests' own sandbox, and no child of the agent's (ADR 0011). Anywhere
+else it is a child at the head of a session of its own, which an agent that ends leaves running.
+Either way the agent follows it by QMP and by its pid, since it may have been another agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from fleetcast.agent.drivers import BootFailed
+from fleetcast.agent.guest_launcher import ORDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AGENT_UNIT: Final = "fleetcast-agent.service"
+_INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
+# QEMU's own threads need a share beside the guest's vCPUs.
+_CPUS_BESIDE_VCPUS: Final = 1
+_START_WITHIN_S: Final = 30
+# A guest that is emulated takes all the CPU there is, and launches are to be answered at once.
+_BEHIND_THE_AGENT: Final = ("nice", "-n", "5")
+
+
+class GuestProcesses(Protocol):
+    """Begins the processes of guests."""
+
+    async def begin(
+        self,
+        instance_id: str,
+        command: Sequence[str],
+        *,
+        output: Path,
+        memory_max_mib: int,
+        vcpu: int,
+    ) -> None:
+        """Return when the command has been begun. Its output is appended to that file.
+
+        command: absolute path of the program, and its arguments. memory_max_mib: of the guest and
+        what runs it. Raises BootFailed.
+        """
+
+
+def guest_processes() -> GuestProcesses:
+    """Return how guests are begun where this process runs."""
+    memberships = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+    return GuestUnits() if f"/{AGENT_UNIT}" in memberships else GuestChildren()
+
+
+class GuestChildren:
+    """Guests as children of the agent."""
+
+    async def begin(
+        self,
+        instance_id: str,
+        command: Sequence[str],
+        *,
+        output: Path,
+        memory_max_mib: int,  # noqa: ARG002 - nobody is there who could set limits
+        vcpu: int,  # noqa: ARG002 - the same
+    ) -> None:
+        """See GuestProcesses."""
+        try:
+            with output.open("ab") as appended:
+                # asyncio's own would kill the guest when the loop that began it ends.
+                child = subprocess.Popen(  # noqa: ASYNC220 - it is begun at once, without a shell
+                    [*_BEHIND_THE_AGENT, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=appended,
+                    stderr=appended,
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            raise BootFailed(f"{instance_id} can't be begun: {problem}") from problem
+        _reap_when_it_ends(child)
+
+
+def _reap_when_it_ends(child: subprocess.Popen[bytes]) -> None:
+    """Leave no dead child in the host's process table."""
+    loop = asyncio.get_running_loop()
+    descriptor = os.pidfd_open(child.pid)
+
+    def reap() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        child.wait()
+
+    loop.add_reader(descriptor, reap)
+
+
+class GuestUnits:
+    """Guests as units, which systemd begins for the agent.
+
+    orders: where the launcher in the unit looks for what to do. systemctl: the program.
+    """
+
+    def __init__(self, *, orders: Path = ORDERS, systemctl: str = "systemctl") -> None:
+        self._orders = orders
+        self._systemctl = systemctl
+
+    async def begin(
+        self,
+        instance_id: str,
+        command: Sequence[str],
+        *,
+        output: Path,
+        memory_max_mib: int,
+        vcpu: int,
+    ) -> None:
+        """See GuestProcesses. A unit that runs is left as it is."""
+        order = {
+            "command": list(command),
+            "output": str(output),
+            "memory_max_mib": memory_max_mib,
+            "cpus_max": vcpu + _CPUS_BESIDE_VCPUS,
+        }
+        try:
+            self._leave_order(instance_id, json.dumps(order))
+            await self._start(guest_unit(instance_id))
+        except OSError as problem:
+            raise BootFailed(f"{instance_id} can't be begun: {problem}") from problem
+
+    def _leave_order(self, instance_id: str, order: str) -> None:
+        self._orders.mkdir(mode=0o700, exist_ok=True)
+        path = self._orders / f"{instance_id}.json"
+        half_written = path.with_suffix(".new")
+        half_written.touch(mode=0o600)
+        half_written.write_text(order, encoding="utf-8")
+        half_written.replace(path)
+
+    async def _start(self, unit: str) -> None:
+        starting = await asyncio.create_subprocess_exec(
+            *(self._systemctl, "--no-ask-password", "start", unit),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, said = await asyncio.wait_for(starting.communicate(), _START_WITHIN_S)
+        except TimeoutError as problem:
+            starting.kill()
+            await starting.wait()
+            raise BootFailed(f"systemd has not started {unit} in {_START_WITHIN_S} s") from problem
+        if starting.returncode != 0:
+            why = said.decode(errors="replace").strip()
+            raise BootFailed(f"systemd doesn't start {unit}: {why}")
+
+
+def guest_unit(instance_id: str) -> str:
+    """Return the name of an instance's unit. Raises BootFailed for what is no instance id."""
+    if not _INSTANCE_ID.fullmatch(instance_id):
+        raise BootFailed(f"{instance_id!r} is no instance id")
+    return f"fleetcast-guest@{instance_id}.service"
