@@ -26,7 +26,7 @@ AGENT_UNIT: Final = "fleetcast-agent.service"
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 # QEMU's own threads need a share beside the guest's vCPUs.
 _CPUS_BESIDE_VCPUS: Final = 1
-_START_WITHIN_S: Final = 30
+_ANSWER_WITHIN_S: Final = 30
 # A guest that is emulated takes all the CPU there is, and launches are to be answered at once.
 _BEHIND_THE_AGENT: Final = ("nice", "-n", "5")
 
@@ -42,8 +42,8 @@ class GuestProcesses(Protocol):
         output: Path,
         memory_max_mib: int,
         vcpu: int,
-    ) -> None:
-        """Return when the command has been begun. Its output is appended to that file.
+    ) -> int:
+        """Return its pid when the command has been begun. Its output is appended to that file.
 
         command: absolute path of the program, and its arguments. memory_max_mib: of the guest and
         what runs it. Raises BootFailed.
@@ -67,7 +67,7 @@ class GuestChildren:
         output: Path,
         memory_max_mib: int,  # noqa: ARG002 - nobody is there who could set limits
         vcpu: int,  # noqa: ARG002 - the same
-    ) -> None:
+    ) -> int:
         """See GuestProcesses."""
         try:
             with output.open("ab") as appended:
@@ -82,6 +82,7 @@ class GuestChildren:
         except OSError as problem:
             raise BootFailed(f"{instance_id} can't be begun: {problem}") from problem
         _reap_when_it_ends(child)
+        return child.pid
 
 
 def _reap_when_it_ends(child: subprocess.Popen[bytes]) -> None:
@@ -105,7 +106,7 @@ class GuestUnits:
 
     def __init__(self, *, orders: Path = ORDERS, systemctl: str = "systemctl") -> None:
         self._orders = orders
-        self._systemctl = systemctl
+        self._program = systemctl
 
     async def begin(
         self,
@@ -115,19 +116,24 @@ class GuestUnits:
         output: Path,
         memory_max_mib: int,
         vcpu: int,
-    ) -> None:
-        """See GuestProcesses. A unit that runs is left as it is."""
+    ) -> int:
+        """See GuestProcesses. A unit that runs is left as it is, and its pid returned."""
         order = {
             "command": list(command),
             "output": str(output),
             "memory_max_mib": memory_max_mib,
             "cpus_max": vcpu + _CPUS_BESIDE_VCPUS,
         }
+        unit = guest_unit(instance_id)
         try:
             self._leave_order(instance_id, json.dumps(order))
-            await self._start(guest_unit(instance_id))
+            await self._systemctl("start", unit)
+            pid = int(await self._systemctl("show", "--property=MainPID", "--value", unit))
         except OSError as problem:
             raise BootFailed(f"{instance_id} can't be begun: {problem}") from problem
+        if not pid:
+            raise BootFailed(f"{instance_id} has ended at once")
+        return pid
 
     def _leave_order(self, instance_id: str, order: str) -> None:
         self._orders.mkdir(mode=0o700, exist_ok=True)
@@ -137,22 +143,23 @@ class GuestUnits:
         half_written.write_text(order, encoding="utf-8")
         half_written.replace(path)
 
-    async def _start(self, unit: str) -> None:
-        starting = await asyncio.create_subprocess_exec(
-            *(self._systemctl, "--no-ask-password", "start", unit),
+    async def _systemctl(self, verb: str, *arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *(self._program, "--no-ask-password", verb, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            _, said = await asyncio.wait_for(starting.communicate(), _START_WITHIN_S)
+            said, complaint = await asyncio.wait_for(process.communicate(), _ANSWER_WITHIN_S)
         except TimeoutError as problem:
-            starting.kill()
-            await starting.wait()
-            raise BootFailed(f"systemd has not started {unit} in {_START_WITHIN_S} s") from problem
-        if starting.returncode != 0:
-            why = said.decode(errors="replace").strip()
-            raise BootFailed(f"systemd doesn't start {unit}: {why}")
+            process.kill()
+            await process.wait()
+            raise BootFailed(f"systemd has not answered in {_ANSWER_WITHIN_S} s") from problem
+        if process.returncode != 0:
+            why = complaint.decode(errors="replace").strip()
+            raise BootFailed(f"systemd doesn't {verb} {arguments[-1]}: {why}")
+        return said.decode()
 
 
 def guest_unit(instance_id: str) -> str:

@@ -32,8 +32,8 @@ _SAY_WHO_AND_STAY: Final = (
 )
 
 
-async def _begin_child(output: Path, *command: str) -> None:
-    await GuestChildren().begin(_GUEST, command, output=output, memory_max_mib=64, vcpu=1)
+async def _begin_child(output: Path, *command: str) -> int:
+    return await GuestChildren().begin(_GUEST, command, output=output, memory_max_mib=64, vcpu=1)
 
 
 async def test_a_child_heads_a_session_of_its_own_and_gets_its_arguments_as_they_are(
@@ -41,14 +41,14 @@ async def test_a_child_heads_a_session_of_its_own_and_gets_its_arguments_as_they
 ) -> None:
     hostile = "$(touch x); 'a b'\n--"
     output = tmp_path / "output"
-    await _begin_child(output, sys.executable, "-c", _SAY_WHO_AND_STAY, hostile)
+    begun = await _begin_child(output, sys.executable, "-c", _SAY_WHO_AND_STAY, hostile)
 
     async def said() -> str:
         return output.read_text(encoding="utf-8")
 
     pid, session, *rest = (await eventually(said)).split(" ", 2)
     try:
-        assert pid == session
+        assert pid == session == str(begun)
         assert rest == [hostile + "\n"]
         assert os.getpriority(os.PRIO_PROCESS, int(pid)) > os.getpriority(os.PRIO_PROCESS, 0)
     finally:
@@ -64,15 +64,7 @@ async def test_a_child_heads_a_session_of_its_own_and_gets_its_arguments_as_they
 def test_a_child_outlives_the_event_loop_that_began_it(tmp_path: Path) -> None:
     output = tmp_path / "output"
 
-    async def begin_and_read_pid() -> int:
-        await _begin_child(output, sys.executable, "-c", _SAY_WHO_AND_STAY)
-
-        async def said() -> list[str]:
-            return output.read_text(encoding="utf-8").split()
-
-        return int((await eventually(said))[0])
-
-    pid = asyncio.run(begin_and_read_pid())
+    pid = asyncio.run(_begin_child(output, sys.executable, "-c", _SAY_WHO_AND_STAY))
     os.kill(pid, 0)  # raises when it isn't there
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -90,20 +82,20 @@ async def test_a_program_that_is_not_there_fails_the_boot(tmp_path: Path) -> Non
 def _systemctl(folder: Path, script: str) -> str:
     """Make a systemctl that notes how it was called."""
     path = folder / "systemctl"
-    path.write_text(f'#!/bin/sh\necho "$@" > {folder}/called\n{script}\n', encoding="utf-8")
+    path.write_text(f'#!/bin/sh\necho "$@" >> {folder}/called\n{script}\n', encoding="utf-8")
     path.chmod(0o755)
     return str(path)
 
 
-async def _begin_unit(folder: Path, script: str, command: Sequence[str] = ("/bin/true",)) -> None:
+async def _begin_unit(folder: Path, script: str, command: Sequence[str] = ("/bin/true",)) -> int:
     units = GuestUnits(orders=folder / "orders", systemctl=_systemctl(folder, script))
-    await units.begin(_GUEST, command, output=folder / "output", memory_max_mib=600, vcpu=2)
+    return await units.begin(_GUEST, command, output=folder / "output", memory_max_mib=600, vcpu=2)
 
 
 async def test_a_unit_is_started_by_its_instances_name_and_finds_its_order(tmp_path: Path) -> None:
-    await _begin_unit(tmp_path, "exit 0", ("/usr/bin/qemu", "-name", "a b"))
-    called = (tmp_path / "called").read_text(encoding="utf-8")
-    assert called == f"--no-ask-password start fleetcast-guest@{_GUEST}.service\n"
+    assert await _begin_unit(tmp_path, "echo 17", ("/usr/bin/qemu", "-name", "a b")) == 17
+    called = (tmp_path / "called").read_text(encoding="utf-8").splitlines()
+    assert called[0] == f"--no-ask-password start fleetcast-guest@{_GUEST}.service"
     (order_path,) = (tmp_path / "orders").iterdir()
     assert order_path.name == f"{_GUEST}.json"
     assert stat.S_IMODE(order_path.stat().st_mode) == 0o600
@@ -118,6 +110,11 @@ async def test_a_unit_is_started_by_its_instances_name_and_finds_its_order(tmp_p
 async def test_what_systemd_refuses_fails_the_boot_with_its_words(tmp_path: Path) -> None:
     with pytest.raises(BootFailed, match=f"{_GUEST}.*Access denied"):
         await _begin_unit(tmp_path, "echo 'Access denied' >&2; exit 4")
+
+
+async def test_a_unit_that_has_ended_at_once_fails_the_boot(tmp_path: Path) -> None:
+    with pytest.raises(BootFailed, match="ended at once"):
+        await _begin_unit(tmp_path, "echo 0")
 
 
 @pytest.mark.parametrize("name", ["i-1/../../x", "../x", "i-0000000000 x", "", "I-00000000"])
