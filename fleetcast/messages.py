@@ -246,13 +246,14 @@ class LocateRequest(Message, frozen=True, kw_only=True):
 class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     """How busy a node is: its host's utilisation of late, and what it runs.
 
-    None: not measured, as GPUs are by a driver only.
+    disk_utilization: of the file system that guests are on. None: not measured.
     """
 
     cpu_utilization: Percent | None = None
     memory_utilization: Percent | None = None
     gpu_utilization: Percent | None = None
     running_instances: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    disk_utilization: Percent | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class CapacityReply(Message, frozen=True, kw_only=True):
@@ -260,7 +261,8 @@ class CapacityReply(Message, frozen=True, kw_only=True):
 
     closed: why the node takes no launches, or None. room: only types with room.
     armed: launches that the NATS server may still deliver, by subject. version: the agent's.
-    now_ms: epoch milliseconds by the node's clock.
+    now_ms: epoch milliseconds by the node's clock. accelerator: what runs its guests' CPUs, kvm or
+    tcg; None: nothing, they are simulated.
     """
 
     node: str
@@ -273,6 +275,7 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     load: NodeLoad | msgspec.UnsetType = msgspec.UNSET
     version: str | msgspec.UnsetType = msgspec.UNSET
     now_ms: EpochMs | msgspec.UnsetType = msgspec.UNSET
+    accelerator: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class InstanceTypesReply(Message, frozen=True, kw_only=True):

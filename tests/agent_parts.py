@@ -24,6 +24,7 @@ from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue
@@ -215,6 +216,7 @@ class UnitNode:
         self.journal = Journal.open(state_dir / "journal.sqlite")
         self.ledger = Ledger(total)
         self.driver = driver or SimulatedDriver(state_dir / "guests", now_s=self._now_s)
+        self.served_types = ServedTypes(TYPES, overhead_mib=self.driver.overhead_mib)
         self.instances = Instances(
             journal=self.journal,
             ledger=self.ledger,
@@ -239,7 +241,7 @@ class UnitNode:
         self.desk = LaunchDesk(
             node="n1",
             zone=None,
-            instance_types=TYPES,
+            served_types=self.served_types,
             instances=self.instances,
             guests=self.guests,
             set_aside=self.set_aside,
@@ -257,7 +259,7 @@ class UnitNode:
             capacity_report=CapacityReport(
                 node="n1",
                 zone="z1",
-                instance_types=TYPES,
+                served_types=self.served_types,
                 instances=self.instances,
                 ledger=self.ledger,
                 host_load=self.host_load,

@@ -17,6 +17,7 @@ from fleetcast.agent.journal import Journal, open_database
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of
@@ -167,7 +168,7 @@ class Host:
         self.desk = LaunchDesk(
             node="n",
             zone=None,
-            instance_types=TYPES,
+            served_types=ServedTypes(TYPES, overhead_mib=self.driver.overhead_mib),
             instances=self.instances,
             guests=self.guests,
             set_aside=set_aside,

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleetcast import __version__, messages
-from fleetcast.capacity import resources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from fleetcast.agent.host_load import HostLoad
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.ledger import Ledger
-    from fleetcast.instance_types import InstanceType
+    from fleetcast.agent.served_types import ServedTypes
 
 
 class CapacityReport:
@@ -27,7 +26,7 @@ class CapacityReport:
         *,
         node: str,
         zone: str | None,
-        instance_types: Mapping[str, InstanceType],
+        served_types: ServedTypes,
         instances: Instances,
         ledger: Ledger,
         host_load: HostLoad,
@@ -36,7 +35,7 @@ class CapacityReport:
     ) -> None:
         self._node = node
         self._zone = zone
-        self._instance_types = instance_types
+        self._served_types = served_types
         self._instances = instances
         self._ledger = ledger
         self._host_load = host_load
@@ -51,7 +50,7 @@ class CapacityReport:
             closed=self._ledger.closed,
             total=self._ledger.total,
             free=self._ledger.free,
-            room=self._room(),
+            room=self._served_types.room(self._ledger),
             armed=self._tokens(),
             load=messages.NodeLoad(
                 cpu_utilization=self._host_load.cpu_utilization,
@@ -67,13 +66,6 @@ class CapacityReport:
         return messages.InstanceTypesReply(
             node=self._node,
             zone=self._zone,
-            instance_types=tuple(self._instance_types),
-            room=self._room(),
+            instance_types=tuple(self._served_types),
+            room=self._served_types.room(self._ledger),
         )
-
-    def _room(self) -> dict[str, int]:
-        rooms = {
-            name: self._ledger.room(resources_of(instance_type))
-            for name, instance_type in self._instance_types.items()
-        }
-        return {name: room for name, room in rooms.items() if room}

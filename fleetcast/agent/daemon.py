@@ -29,11 +29,11 @@ from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
+from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, close_in_time, told
-from fleetcast.capacity import Resources, resources_of
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.nats_access import is_credentials_file
@@ -41,6 +41,7 @@ from fleetcast.subjects import launch_subject
 
 if TYPE_CHECKING:
     from fleetcast.agent.settings import AgentSettings
+    from fleetcast.capacity import Resources
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +59,11 @@ class Agent:
         state_dir = _state_dir(settings)
         self._settings = settings
         self._manager = manager
-        self._instance_types = settings.served_types(ec2_catalogue())
-        self._need_by_subject = self._needs()
+        driver = make_driver(settings, state_dir)
+        self._served_types = ServedTypes(
+            settings.served_types(ec2_catalogue()), overhead_mib=driver.overhead_mib
+        )
+        self._subjects_by_need = self._launch_subjects()
         self._ledger = Ledger(settings.capacity.resources())
         self._journal = Journal.open(state_dir / "journal.sqlite")
         self._host_load = HostLoad()
@@ -79,7 +83,7 @@ class Agent:
         self._guests = Guests(
             instances=self._instances,
             ledger=self._ledger,
-            driver=make_driver(settings, state_dir),
+            driver=driver,
             set_aside=set_aside,
             capacity_changed=self._changed.set,
         )
@@ -87,7 +91,7 @@ class Agent:
         self._desk = LaunchDesk(
             node=settings.node,
             zone=settings.zone,
-            instance_types=self._instance_types,
+            served_types=self._served_types,
             instances=self._instances,
             guests=self._guests,
             set_aside=set_aside,
@@ -119,7 +123,7 @@ class Agent:
             capacity_report=CapacityReport(
                 node=node,
                 zone=zone,
-                instance_types=self._instance_types,
+                served_types=self._served_types,
                 instances=self._instances,
                 ledger=self._ledger,
                 host_load=self._host_load,
@@ -255,18 +259,20 @@ class Agent:
 
     # --- tokens ----------------------------------------------------------------------------
 
-    def _needs(self) -> dict[str, Resources]:
+    def _launch_subjects(self) -> dict[Resources, list[str]]:
+        """Return the subjects to arm, by what an instance that is launched by them takes."""
         region, zone = self._settings.region, self._settings.zone
-        needs: dict[str, Resources] = {}
-        for name, instance_type in self._instance_types.items():
-            need = resources_of(instance_type)
-            needs[launch_subject(region, name)] = need
-            if zone is not None:
-                needs[launch_subject(region, name, zone)] = need
-        return needs
+        places = [None] if zone is None else [None, zone]
+        return {
+            need: [launch_subject(region, name, place) for name in names for place in places]
+            for need, names in self._served_types.by_need.items()
+        }
 
     def _room_by_subject(self) -> dict[str, int]:
-        return {subject: self._ledger.room(need) for subject, need in self._need_by_subject.items()}
+        rooms: dict[str, int] = {}
+        for need, subjects in self._subjects_by_need.items():
+            rooms.update(dict.fromkeys(subjects, self._ledger.room(need)))
+        return rooms
 
     async def _keep_tokens(self) -> None:
         """Bring the tokens in line after every change; a burst of changes shares one pass."""
@@ -274,9 +280,9 @@ class Agent:
         await self._subscriptions.settle()
         _log.info(
             "agent ready",
-            extra={"node": self._settings.node, "instance_types": len(self._instance_types)},
+            extra={"node": self._settings.node, "instance_types": len(self._served_types)},
         )
-        self._manager.ready(f"serving {len(self._instance_types)} instance types")
+        self._manager.ready(f"serving {len(self._served_types)} instance types")
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -348,4 +348,9 @@ class Instances:
 
 def resources_of(guest: Guest) -> Resources:
     """Return what a guest uses."""
-    return Resources(vcpu=guest.vcpu, memory_mib=guest.memory_mib, gpus=guest.gpus)
+    return Resources(
+        vcpu=guest.vcpu,
+        memory_mib=guest.memory_mib + guest.overhead_mib,
+        gpus=guest.gpus,
+        disk_gib=guest.disk_gib,
+    )

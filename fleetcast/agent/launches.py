@@ -19,11 +19,11 @@ from fleetcast.agent.request import Request
 from fleetcast.errors import InvalidMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from fleetcast.agent.drivers import Addresses
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
+    from fleetcast.agent.served_types import ServedTypes
     from fleetcast.agent.set_aside import SetAside
     from fleetcast.instance_types import InstanceType
 
@@ -53,8 +53,8 @@ class _Decision(msgspec.Struct):
 class LaunchDesk:
     """Decides on launch requests, in the order in which they came.
 
-    instance_types: those that this node serves, by name. now_ms: epoch milliseconds.
-    capacity_changed: called after every batch, since each request has used up a token.
+    now_ms: epoch milliseconds. capacity_changed: called after every batch, since each request has
+    used up a token.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LaunchDesk:
         *,
         node: str,
         zone: str | None,
-        instance_types: Mapping[str, InstanceType],
+        served_types: ServedTypes,
         instances: Instances,
         guests: Guests,
         set_aside: SetAside,
@@ -71,7 +71,7 @@ class LaunchDesk:
     ) -> None:
         self._node = node
         self._zone = zone
-        self._instance_types = instance_types
+        self._served_types = served_types
         self._instances = instances
         self._guests = guests
         self._driver = guests.driver
@@ -190,7 +190,7 @@ class LaunchDesk:
         request: messages.LaunchRequest,
     ) -> _Decision:
         """Reserve what fits, in the order asked; what is already held stays as it is."""
-        instance_type = self._instance_types.get(request.instance_type)
+        instance_type = self._served_types.get(request.instance_type)
         if instance_type is None:
             why = f"node {self._node} doesn't serve {request.instance_type}"
             return _Decision(message, self._reject("node_fault", why))
@@ -201,13 +201,7 @@ class LaunchDesk:
         wanted_by_id = {wanted.instance_id: wanted for wanted in request.instances}
         for instance_id, wanted in wanted_by_id.items():
             claim = self._instances.claim(
-                _guest(
-                    wanted,
-                    headers,
-                    request,
-                    instance_type,
-                    self._driver.addresses(instance_id),
-                ),
+                self._guest(wanted, headers, request, instance_type),
                 held_until_ms=held_until_ms,
                 may_book=not full and fault is None,
             )
@@ -224,6 +218,37 @@ class LaunchDesk:
             return _Decision(message, self._reject("full", ""))
         why = "these instances have ended on this node, or it holds them for another request"
         return _Decision(message, self._reject("node_fault", why))
+
+    def _guest(
+        self,
+        wanted: messages.InstanceToLaunch,
+        headers: messages.LaunchHeaders,
+        request: messages.LaunchRequest,
+        instance_type: InstanceType,
+    ) -> Guest:
+        addresses = self._driver.addresses(wanted.instance_id)
+        root_disk_gib = None if request.root_disk_gib is msgspec.UNSET else request.root_disk_gib
+        return Guest(
+            instance_id=wanted.instance_id,
+            launch_id=headers.launch_id,
+            attempt=headers.attempt,
+            launch_index=wanted.launch_index,
+            account_id=request.account_id,
+            instance_type=request.instance_type,
+            vcpu=instance_type.vcpu,
+            memory_mib=instance_type.memory_mib,
+            gpus=instance_type.gpus,
+            image_id=request.image_id,
+            user_data_base64=request.user_data_base64,
+            key_name=request.key_name,
+            shutdown_behavior=request.shutdown_behavior,
+            tags=request.tags,
+            root_disk_gib=root_disk_gib,
+            overhead_mib=self._served_types.overhead_mib(request.instance_type),
+            private_ip_address=addresses.private_ip if addresses else None,
+            mac_address=addresses.mac if addresses else None,
+            disk_gib=self._served_types.disk_gib(root_disk_gib),
+        )
 
     def _fault(
         self, request: messages.LaunchRequest, instance_type: InstanceType
@@ -245,31 +270,3 @@ class LaunchDesk:
         message: str,
     ) -> messages.Rejected:
         return messages.Rejected(node=self._node, reason=reason, message=message)
-
-
-def _guest(
-    wanted: messages.InstanceToLaunch,
-    headers: messages.LaunchHeaders,
-    request: messages.LaunchRequest,
-    instance_type: InstanceType,
-    addresses: Addresses | None,
-) -> Guest:
-    return Guest(
-        instance_id=wanted.instance_id,
-        launch_id=headers.launch_id,
-        attempt=headers.attempt,
-        launch_index=wanted.launch_index,
-        account_id=request.account_id,
-        instance_type=request.instance_type,
-        vcpu=instance_type.vcpu,
-        memory_mib=instance_type.memory_mib,
-        gpus=instance_type.gpus,
-        image_id=request.image_id,
-        user_data_base64=request.user_data_base64,
-        key_name=request.key_name,
-        shutdown_behavior=request.shutdown_behavior,
-        tags=request.tags,
-        root_disk_gib=None if request.root_disk_gib is msgspec.UNSET else request.root_disk_gib,
-        private_ip_address=addresses.private_ip if addresses else None,
-        mac_address=addresses.mac if addresses else None,
-    )

@@ -44,7 +44,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: the fencing number under which the node holds it. root_disk_gib: None: as large as its
     image. overhead_mib: what running it takes of the host's memory beside the guest's own.
-    private_ip_address, mac_address: None if it is in no network.
+    disk_gib: what is booked of the host's disk for it. private_ip_address, mac_address: None if it
+    is in no network. gpu_addresses: the GPUs that its driver gave it as it booted, by PCI address.
     """
 
     instance_id: str
@@ -65,6 +66,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     overhead_mib: int = 0
     private_ip_address: str | None = None
     mac_address: str | None = None
+    disk_gib: int = 0
+    gpu_addresses: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""

@@ -1,0 +1,81 @@
+"""What an instance of a type takes of its node, for all who ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleetcast import messages
+from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.instances import resources_of
+from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.served_types import ServedTypes
+from fleetcast.capacity import Resources
+from fleetcast.instance_types import ec2_catalogue
+from tests.agent_parts import TYPES, a_launch, instance_id, launch_id, unit_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _CostlyDriver(SimulatedDriver):
+    """Takes a tenth of each guest's memory, and 100 MiB."""
+
+    def overhead_mib(self, memory_mib: int) -> int:
+        return 100 + memory_mib // 10
+
+
+def test_a_type_needs_its_memory_what_runs_it_and_its_disk() -> None:
+    served = ServedTypes(TYPES, overhead_mib=lambda memory_mib: memory_mib // 8, root_disk_gib=8)
+    assert served.need("t3.medium") == Resources(vcpu=2, memory_mib=4_096 + 512, disk_gib=8)
+
+
+def test_a_root_disk_is_booked_as_large_as_it_was_asked_for() -> None:
+    served = ServedTypes(TYPES, overhead_mib=lambda _: 0, root_disk_gib=8)
+    assert [served.disk_gib(None), served.disk_gib(100)] == [8, 100]
+
+
+def test_a_node_that_keeps_no_account_of_its_disk_books_none() -> None:
+    served = ServedTypes(TYPES, overhead_mib=lambda _: 0)
+    assert served.disk_gib(100) == served.need("t3.medium").disk_gib == 0
+
+
+def test_types_that_need_the_same_have_the_same_room() -> None:
+    types = {one.name: one for one in ec2_catalogue()}
+    served = ServedTypes(types, overhead_mib=lambda memory_mib: memory_mib // 50)
+    ledger = Ledger(Resources(vcpu=64, memory_mib=131_072, gpus=2))
+    rooms = {name: ledger.room(served.need(name)) for name in served}
+    assert served.room(ledger) == {name: room for name, room in rooms.items() if room}
+    assert sum(map(len, served.by_need.values())) == len(served) == len(types)
+
+
+async def test_a_guest_is_booked_as_its_type_is_said_to_need(tmp_path: Path) -> None:
+    driver = _CostlyDriver(tmp_path / "guests", now_s=lambda: 0.0)
+    async with unit_node(tmp_path, driver=driver) as node:
+        await node.launch(a_launch(1))
+        used = node.ledger.total - node.ledger.free
+        assert used == node.served_types.need("t3.medium")
+        assert used.memory_mib == 4_096 + 100 + 409
+
+
+async def test_a_guest_stays_booked_with_what_it_took_when_it_was_launched(tmp_path: Path) -> None:
+    driver = _CostlyDriver(tmp_path / "guests", now_s=lambda: 0.0)
+    async with unit_node(tmp_path, driver=driver) as node:
+        await node.launch(a_launch(1))
+        await node.guests.idle()
+        entry = node.instances.get(instance_id(1))
+        assert entry is not None
+        assert entry.guest.launch_id == launch_id(1)
+        booked = resources_of(entry.guest)
+    async with unit_node(tmp_path) as node:  # whose driver takes nothing
+        assert node.ledger.total - node.ledger.free == booked
+
+
+async def test_a_node_admits_only_what_fits_with_what_runs_it(tmp_path: Path) -> None:
+    driver = _CostlyDriver(tmp_path / "guests", now_s=lambda: 0.0)
+    async with unit_node(
+        tmp_path, driver=driver, total=Resources(vcpu=8, memory_mib=4 * 4_096)
+    ) as node:
+        launches = [a_launch(number, launch=number) for number in range(1, 5)]
+        await node.launch(*launches)
+        answers = [one.launch_reply() for one in launches]
+        assert [isinstance(one, messages.Accepted) for one in answers] == [True, True, True, False]
