@@ -234,6 +234,7 @@ class UnitNode:
             ledger=self.ledger,
             driver=self.driver,
             set_aside=self.set_aside,
+            call_later=lambda _, what: self.timers.append(what),
             capacity_changed=self._count_change,
         )
         self.holds = Holds(instances=self.instances, guests=self.guests, now_ms=self._now_ms)

@@ -7,7 +7,7 @@ import contextlib
 import sqlite3
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from fleetcast.agent.drivers import BootFailed, Guest, GuestEnd
 from fleetcast.agent.guests import Guests
@@ -32,7 +32,7 @@ from tests.simulated_nats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from fleetcast.messages import LaunchRequest
 
@@ -73,6 +73,9 @@ class SteppedDriver:
     def __init__(self) -> None:
         self.running: dict[str, Guest] = {}
         self.busy: list[asyncio.Future[None]] = []
+        # By themselves, and nothing has been done about it since.
+        self._ended: dict[str, Guest] = {}
+        self._ends: asyncio.Queue[GuestEnd] = asyncio.Queue()
 
     def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Take all of them."""
@@ -87,11 +90,13 @@ class SteppedDriver:
         if guest.instance_id in self.running:
             return
         await self._its_turn()
+        self._ended.pop(guest.instance_id, None)
         self.running[guest.instance_id] = guest
 
     async def destroy(self, instance_id: str) -> None:
         with contextlib.suppress(BootFailed):
             await self._its_turn()
+        self._ended.pop(instance_id, None)
         self.running.pop(instance_id, None)
 
     async def stop(self, instance_id: str) -> None:
@@ -104,16 +109,27 @@ class SteppedDriver:
         """None of them has a console."""
 
     async def next_end(self) -> GuestEnd:
-        never: asyncio.Future[GuestEnd] = asyncio.get_running_loop().create_future()
-        return await never
+        return await self._ends.get()
 
-    async def alive(self) -> frozenset[str]:
-        return frozenset(self.running)
+    async def alive(self) -> Mapping[str, Guest]:
+        return self.running | self._ended
 
     async def _its_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
         self.busy.append(turn)
         await turn
+
+    def end(self, instance_id: str, how: Literal["powered off", "crashed"]) -> None:
+        """Let a guest end by itself."""
+        self._ended[instance_id] = self.running.pop(instance_id)
+        self._ends.put_nowait(GuestEnd(instance_id, how, "test"))
+
+    def lose_agent(self) -> None:
+        """Tell all ends that nothing has been done about to the next agent."""
+        self.busy.clear()
+        self._ends = asyncio.Queue()
+        for instance_id in self._ended:
+            self._ends.put_nowait(GuestEnd(instance_id, "crashed", "test"))
 
     def step(self, at: int, *, fails: bool) -> None:
         turn = self.busy.pop(at)
@@ -161,6 +177,7 @@ class Host:
             ledger=self.ledger,
             driver=self.driver,
             set_aside=set_aside,
+            call_later=lambda _, what: self.timers.append(what),
             capacity_changed=self.changed.set,
         )
         self.owner_actions = OwnerActions(instances=self.instances, guests=self.guests)
@@ -189,6 +206,7 @@ class Host:
             self.turn()
         restoring.result()
         self.begin(self.desk.run())
+        self.begin(self.guests.keep_following_ends())
         self.begin(self._keep_tokens())
 
     def room(self) -> dict[str, int]:
@@ -248,7 +266,7 @@ class Host:
         return True
 
     def _end_the_wait(self) -> None:
-        self.timers.pop()()
+        self._loop.call_soon(self.timers.pop())
 
     # --- accidents -------------------------------------------------------------------------
 
@@ -270,7 +288,7 @@ class Host:
         self._server.connections.remove(self.connection)
         self.swallowed += self.connection.swallowed
         self._lost += self.connection.lost + self.waiting
-        self.driver.busy.clear()
+        self.driver.lose_agent()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self.turn()

@@ -85,6 +85,7 @@ class Agent:
             ledger=self._ledger,
             driver=driver,
             set_aside=set_aside,
+            call_later=asyncio.get_running_loop().call_later,
             capacity_changed=self._changed.set,
         )
         self._holds = Holds(instances=self._instances, guests=self._guests, now_ms=_now_ms)
@@ -172,6 +173,7 @@ class Agent:
                 self._desk.run(),
                 self._keep_tokens(),
                 self._host_load.keep_sampling(),
+                self._guests.keep_following_ends(),
                 self._holds.keep_lapsing(),
                 self._keep_forgetting(),
             )

@@ -14,7 +14,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     changed_at_s: epoch seconds. held_until_ms: it waits for Commit until then, epoch milliseconds;
     None: it doesn't wait. given_up: it has ended, or is ending, because its launch didn't want it
     here any more; under a newer attempt it may come back. has_run: it may have run, so what it ran
-    on is kept when it stops.
+    on is kept when it stops. crashed_at_s: when its guest has crashed of late, epoch seconds.
+    is_down: it has, and hasn't been started again since.
     """
 
     guest: Guest
@@ -25,6 +26,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     held_until_ms: int | None = None
     given_up: bool = False
     has_run: bool = False
+    crashed_at_s: tuple[float, ...] = ()
+    is_down: bool = False
+
+    def named(self) -> dict[str, str]:
+        """Return what every log line about it holds."""
+        return {"instance": self.guest.instance_id, "launch": self.guest.launch_id}
 
     @property
     def is_held(self) -> bool:

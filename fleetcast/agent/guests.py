@@ -16,6 +16,7 @@ import msgspec
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.instances import resources_of
 from fleetcast.agent.journal import JournalUnwritable
+from fleetcast.agent.restarts import EndedGuests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class Guests:
-    """The guests of this node's instances."""
+    """The guests of this node's instances.
+
+    call_later: calls a function after so many seconds, as an event loop does.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Guests:
         ledger: Ledger,
         driver: Driver,
         set_aside: SetAside,
+        call_later: Callable[[float, Callable[[], None]], object],
         capacity_changed: Callable[[], None],
     ) -> None:
         self._instances = instances
@@ -51,7 +56,10 @@ class Guests:
         # Whose entry has changed since their work began; and who is to be rebooted.
         self._due: set[str] = set()
         self._to_reboot: set[str] = set()
-        self._untold: list[str] = []
+        self._untold: list[Entry] = []
+        self._ended = EndedGuests(
+            instances=instances, driver=driver, call_later=call_later, attend=self.attend
+        )
 
     async def restore(self) -> None:
         """Take up what the journal says, after a restart or a crash.
@@ -61,19 +69,20 @@ class Guests:
         """
         await self._instances.load()
         alive = await self._driver.alive()
+        for guest in alive.values():
+            self._ledger.adopt(guest.instance_id, resources_of(guest))
         for entry in list(self._instances):
             self._restore(entry, is_alive=entry.guest.instance_id in alive)
-            alive -= {entry.guest.instance_id}
-        for instance_id in alive:
-            _log.warning(
-                "guest without a journal entry left alone", extra={"instance": instance_id}
-            )
+        unknown = [guest for one, guest in alive.items() if self._instances.get(one) is None]
+        for entry in await self._instances.take_in(unknown):
+            # Whether it is to be here is reconcile's to know.
+            _log.warning("guest that the journal doesn't know taken in", extra=entry.named())
         self._capacity_changed()
 
     def _restore(self, entry: Entry, *, is_alive: bool) -> None:
         instance_id = entry.guest.instance_id
         # A guest that is down uses nothing, unless it is to boot.
-        if is_alive or entry.state in {"pending", "running"}:
+        if entry.state in {"pending", "running"}:
             self._ledger.adopt(instance_id, resources_of(entry.guest))
         match entry.state:
             case "pending" | "running":
@@ -85,6 +94,16 @@ class Guests:
                 self.attend([instance_id])
             case "stopping" | "shutting-down":
                 self.attend([instance_id])
+            case "stopped" | "terminated" if is_alive:
+                self._end_again(entry)
+
+    def _end_again(self, entry: Entry) -> None:
+        """End a guest that runs though the journal says that it has ended."""
+        _log.error("guest runs that has ended", extra={**entry.named(), "state": entry.state})
+        state: InstanceState = "stopping" if entry.state == "stopped" else "shutting-down"
+        reason = (entry.state_reason_code, entry.state_reason_message)
+        self._instances.note(self._instances.moved(entry, state, *reason))
+        self.attend([entry.guest.instance_id])
 
     # --- beginning -------------------------------------------------------------------------
 
@@ -134,6 +153,10 @@ class Guests:
         while self._work:
             await asyncio.wait(self._work.values())
 
+    async def keep_following_ends(self) -> None:
+        """See to guests that end by themselves, until cancelled."""
+        await self._ended.keep_following()
+
     # --- the work --------------------------------------------------------------------------
 
     async def _attend(self, instance_id: str) -> None:
@@ -152,12 +175,15 @@ class Guests:
         if entry is None or not self._instances.is_settled(instance_id):
             return  # who changes it sees to it afterwards
         if entry.state != "running":
-            self._to_reboot.discard(instance_id)  # what was begun since goes before it
+            self._to_reboot.discard(instance_id)  # what was begun since goes before them
+            self._ended.forget(instance_id)
         match entry.state:
             case "pending":
                 await self._boot(entry)
             case "running":
-                await self._reboot(instance_id)
+                if await self._ended.see_to(entry):
+                    self._to_reboot.discard(instance_id)  # it starts anew anyway
+                await self._reboot(entry)
             case "stopping":
                 await self._driver.stop(instance_id)
                 await self._finish(instance_id, "stopping", "stopped")
@@ -172,25 +198,27 @@ class Guests:
         try:
             await self._driver.boot(entry.guest)
         except BootFailed as failure:
-            await self._boot_failed(instance_id, str(failure))
+            await self._boot_failed(entry, str(failure))
             return
         self._set_aside.boot_succeeded()
         if booted := self._in_state(instance_id, "pending"):  # not ended while it booted
             self._instances.note(self._instances.moved(booted, "running"))
-            self._tell_running(instance_id)
+            self._tell_running(booted)
 
-    def _tell_running(self, instance_id: str) -> None:
+    def _tell_running(self, entry: Entry) -> None:
         """Log it, in one line with all others that come up in the same moment."""
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._log_running)
-        self._untold.append(instance_id)
+        self._untold.append(entry)
 
     def _log_running(self) -> None:
-        _log.info("instances running", extra={"instances": self._untold})
+        told = [entry.named() for entry in self._untold]
+        _log.info("instances running", extra={"instances": told})
         self._untold = []
 
-    async def _boot_failed(self, instance_id: str, why: str) -> None:
-        _log.error("boot failed", extra={"instance": instance_id, "why": why})
+    async def _boot_failed(self, tried: Entry, why: str) -> None:
+        instance_id = tried.guest.instance_id
+        _log.error("boot failed", extra={**tried.named(), "why": why})
         self._set_aside.boot_failed(why)
         entry = self._in_state(instance_id, "pending")
         if not entry:
@@ -206,11 +234,12 @@ class Guests:
                 [self._instances.moved(entry, state, "Server.InternalError", why)]
             )
 
-    async def _reboot(self, instance_id: str) -> None:
+    async def _reboot(self, entry: Entry) -> None:
+        instance_id = entry.guest.instance_id
         if instance_id in self._to_reboot:
             self._to_reboot.discard(instance_id)
             await self._driver.reboot(instance_id)
-            _log.info("instance rebooted", extra={"instance": instance_id})
+            _log.info("instance rebooted", extra=entry.named())
 
     async def _finish(self, instance_id: str, state: InstanceState, end: InstanceState) -> None:
         await self._instances.decided([instance_id])
@@ -219,7 +248,7 @@ class Guests:
             return  # it was stopped, and is to end
         code, message = entry.state_reason_code, entry.state_reason_message
         await self._instances.record([self._instances.moved(entry, end, code, message)])
-        _log.info(f"instance {end}", extra={"instance": instance_id, "reason": code})
+        _log.info(f"instance {end}", extra={**entry.named(), "reason": code})
 
     def _in_state(self, instance_id: str, state: InstanceState) -> Entry | None:
         entry = self._instances.get(instance_id)

@@ -12,6 +12,7 @@ and isn't taken on under another attempt.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -85,6 +86,21 @@ class Instances:
         for entry in await self._journal.entries():
             self.note(entry)
         self._fences.load(await self._journal.fences())
+
+    async def take_in(self, guests: Iterable[Guest]) -> list[Entry]:
+        """Take up guests that run and that the journal doesn't know; return their entries.
+
+        They are here whether the journal can be written or not. Books nothing.
+        """
+        entries = [
+            Entry(guest=guest, state="running", changed_at_s=self._now_s(), has_run=True)
+            for guest in guests
+        ]
+        for entry in entries:
+            self.note(entry)
+        with contextlib.suppress(JournalUnwritable):
+            await self.record(entries)
+        return entries
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
@@ -305,7 +321,7 @@ class Instances:
         code: str | None = None,
         message: str | None = None,
     ) -> Entry:
-        """Return the entry in another state, no longer held."""
+        """Return the entry in another state, no longer held; its crashes count until it stops."""
         guest = entry.guest
         if state == "terminated":
             # The user data and tags of a guest that is gone are nobody's business any more.
@@ -318,7 +334,16 @@ class Instances:
             state_reason_code=code,
             state_reason_message=message,
             held_until_ms=None,
+            crashed_at_s=() if state in {"stopped", "terminated"} else entry.crashed_at_s,
+            is_down=False,
         )
+
+    def crashed(self, entry: Entry, *, within_s: float) -> Entry:
+        """Return the entry with one more crash, now; those before are forgotten after within_s."""
+        now_s = self._now_s()
+        # A clock that has been set back makes none of them older.
+        of_late = (at_s for at_s in entry.crashed_at_s if abs(now_s - at_s) < within_s)
+        return msgspec.structs.replace(entry, crashed_at_s=(*of_late, now_s), is_down=True)
 
     async def forget(self) -> None:
         """Forget what ended, and fences that were set, long ago. Raises JournalUnwritable."""

@@ -117,7 +117,7 @@ async def test_what_is_committed_boots(tmp_path: Path) -> None:
         reports = await node.holds.commit(attempt_request(1))
         assert _states(reports) == {I1: "pending"}
         await node.guests.idle()
-        assert await node.driver.alive() == {I1}
+        assert (await node.driver.alive()).keys() == {I1}
         assert node.state_of(1) == "running"
         assert node.instances.reports([I2])[0].held is True
 
@@ -131,7 +131,7 @@ async def test_a_commit_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
         assert not entry.is_held
     async with unit_node(tmp_path) as node:  # it died before it had booted
         await node.guests.idle()
-        assert await node.driver.alive() == {I1}
+        assert (await node.driver.alive()).keys() == {I1}
 
 
 async def test_a_repeated_commit_is_answered_with_what_runs(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ async def test_what_has_lapsed_comes_back_under_a_newer_attempt_only(
             assert again.rejected() == "node_fault"
         else:
             assert again.accepted() == (I1,)
-        assert await node.driver.alive() == ({I1} if attempt == 2 else set())
+        assert (await node.driver.alive()).keys() == ({I1} if attempt == 2 else set())
 
 
 async def test_a_repeat_after_the_lease_is_refused_though_nobody_has_looked_yet(
@@ -371,7 +371,7 @@ async def test_what_is_held_under_a_newer_attempt_stays(tmp_path: Path) -> None:
         await node.guests.idle()
         (report,) = await node.holds.give_up(attempt_request(1, attempt=1), "test")
         assert (report.state, report.attempt) == ("running", 2)
-        assert await node.driver.alive() == {I1}
+        assert (await node.driver.alive()).keys() == {I1}
 
 
 async def test_what_another_launch_holds_stays(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ async def test_what_was_given_up_comes_back_under_a_newer_attempt(tmp_path: Path
         await node.launch(again)
         await node.guests.idle()
         assert again.accepted() == (I1,)
-        assert await node.driver.alive() == {I1}
+        assert (await node.driver.alive()).keys() == {I1}
         (entry,) = await node.journal.entries()
         assert (entry.guest.attempt, entry.guest.user_data_base64) == (2, "c2VjcmV0")
         assert node.ledger.free == _ONE_USED
@@ -536,7 +536,7 @@ async def test_a_release_that_cannot_be_written_ends_nothing(tmp_path: Path) -> 
             await node.holds.give_up(attempt_request(1), "test")
         await node.guests.idle()
         assert node.state_of(1) == "running"
-        assert await node.driver.alive() == {I1}
+        assert (await node.driver.alive()).keys() == {I1}
         assert node.ledger.closed is not None
 
 

@@ -48,7 +48,7 @@ async def _states_on_disk(node: UnitNode) -> dict[str, InstanceState]:
 
 
 async def _guests(node: UnitNode) -> Iterable[str]:
-    return await node.driver.alive()
+    return (await node.driver.alive()).keys()
 
 
 # --- terminating ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ connection or a whole agent dies.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -201,6 +201,17 @@ class Machine(RuleBasedStateMachine):
         for at, which, fails in choices:
             self.host(at).step(which, fails=fails)
 
+    @rule(
+        at=st.integers(0, 1),
+        which=st.integers(0, 9),
+        how=st.sampled_from(["powered off", "crashed"]),
+    )
+    def a_guest_ends(self, at: int, which: int, how: Literal["powered off", "crashed"]) -> None:
+        host = self.host(at)
+        if running := sorted(host.driver.running):
+            host.driver.end(running[which % len(running)], how)
+            host.turn()
+
     @rule(at=st.integers(0, 1), really=_once_in(5))
     def lose_connection(self, at: int, *, really: bool) -> None:
         host = self.host(at)
@@ -245,13 +256,14 @@ class Machine(RuleBasedStateMachine):
 
     def _promised_by(self, host: Host) -> set[str]:
         """Return what requesters were told that this host runs."""
+        here = {report.instance_id for report in self._known_to(host)}
         return {
             one
             for request in self.requests
             for answer in request.answers
             if isinstance(reply := messages.decode_launch_reply(answer), messages.Accepted)
             for one in reply.instance_ids
-            if host.instances.get(one) is not None
+            if one in here
         }
 
     @rule()

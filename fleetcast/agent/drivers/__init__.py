@@ -9,6 +9,8 @@ import msgspec
 from fleetcast.errors import FleetcastError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fleetcast.instance_types import InstanceType
     from fleetcast.messages import LaunchRequest
 
@@ -33,9 +35,12 @@ class NodeFault(FleetcastError):
 
 
 class Addresses(NamedTuple):
-    """Where a guest is in its network. mac: six pairs of hex digits with colons."""
+    """Where a guest is in its network. mac: six pairs of hex digits with colons.
 
-    private_ip: str
+    private_ip: None if only its network knows.
+    """
+
+    private_ip: str | None
     mac: str
 
 
@@ -105,13 +110,16 @@ class Driver(Protocol):
         """Return what a guest of that size takes of the host's memory beside its own, in MiB."""
 
     async def boot(self, guest: Guest) -> None:
-        """Start the guest, new or stopped, and return when it runs; at once if it already does.
+        """Start the guest, and return when it runs; at once if it already does.
+
+        It may be new, or may have been stopped, or have ended by itself: then it runs on what it
+        ran on before.
 
         Raises BootFailed.
         """
 
     async def stop(self, instance_id: str) -> None:
-        """Shut the guest down and keep what is its; nothing to do if it doesn't run."""
+        """Shut the guest down and keep what is its; one that has ended by itself is tidied up."""
 
     async def reboot(self, instance_id: str) -> None:
         """Start a running guest anew; nothing to do if it doesn't run."""
@@ -123,7 +131,15 @@ class Driver(Protocol):
         """Return the last CONSOLE_BYTES of its console; None if it has none."""
 
     async def next_end(self) -> GuestEnd:
-        """Wait for the next guest that ends without being told to. Each end is told once."""
+        """Wait for the next guest that ends without being told to. Each end is told once.
 
-    async def alive(self) -> frozenset[str]:
-        """Return the ids of all guests that run now, whoever started them."""
+        One that was told, but that neither boot nor stop nor destroy has followed, is told again
+        after the agent has been restarted.
+        """
+
+    async def alive(self) -> Mapping[str, Guest]:
+        """Return all guests that run now, by id, whoever started them.
+
+        Also those that have ended by themselves, if it knows how: `next_end` then tells it. Without
+        user data and tags, if the driver didn't keep them.
+        """
