@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fleetcast import __version__
+from fleetcast.agent.commands.install import install, uninstall, upgrade
 from fleetcast.agent.commands.run import run
 
 
@@ -17,4 +18,7 @@ def main() -> None:
     """
 
 
+main.add_command(install)
 main.add_command(run)
+main.add_command(uninstall)
+main.add_command(upgrade)
