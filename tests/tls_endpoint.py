@@ -54,13 +54,16 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
 def served(
     certificate: tuple[Path, Path], answer: Callable[[BaseHTTPRequestHandler], None]
 ) -> Iterator[int]:
-    """Answer each POST over TLS, once its body is read; yield the port."""
+    """Answer each POST over TLS, once its body is read, and each GET; yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
+            answer(self)
+
+        def do_GET(self) -> None:
             answer(self)
 
         def log_message(self, *_arguments: object) -> None:

@@ -16,6 +16,11 @@ credentials_file = "/etc/fleetcast/node.creds"   # optional
 vcpu = 8
 memory_mib = 32768
 
+[images]                            # optional, for drivers that boot them
+catalogue = "/etc/fleetcast/images.toml"
+region_catalogue = "https://images.example.com/images.toml"   # or s3://bucket/key
+cache_gib = 50                      # what fetched images may take of the disk
+
 [[own_instance_types]]              # types that EC2 doesn't have
 name = "m8a.nano"
 vcpu = 1
@@ -29,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.capacity import Resources
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration, InvalidSubjectToken, UnknownInstanceType
@@ -78,6 +84,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats: NatsSettings
     capacity: CapacitySettings
     own_instance_types: tuple[InstanceType, ...] = ()
+    images: ImagesSettings = ImagesSettings()
 
     def __post_init__(self) -> None:
         """Refuse names that can't stand in a NATS subject, and a node that serves nothing."""

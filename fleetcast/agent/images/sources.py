@@ -1,0 +1,139 @@
+"""Opens what a URL stands for: https by urllib3, s3 by botocore. Blocking.
+
+Both libraries are imported when they are first used: an agent that needs none keeps its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from fleetcast.agent.images.urls import shown_url
+from fleetcast.errors import FleetcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK_BYTES: Final = 1 << 20
+_CONNECT_WITHIN_S: Final = 10
+_READ_WITHIN_S: Final = 30
+_MAX_REDIRECTS: Final = 5
+
+
+class FetchFailed(FleetcastError):
+    """A URL could not be read. may_pass: another try may do better."""
+
+    def __init__(self, url: str, why: str, *, may_pass: bool) -> None:
+        self.may_pass = may_pass
+        super().__init__(f"{shown_url(url)}: {why}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is being read. length: in bytes; None: its server doesn't say."""
+
+    length: int | None
+    chunks: Iterator[bytes]
+
+
+def read_small(url: str, *, max_bytes: int) -> bytes:
+    """Return what a URL stands for. Raises FetchFailed, also if it is larger than max_bytes."""
+    content = b""
+    with opened(url) as source:
+        for chunk in source.chunks:
+            content += chunk
+            if len(content) > max_bytes:
+                raise FetchFailed(url, f"is larger than {max_bytes} bytes", may_pass=False)
+    return content
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[Source]:
+    """Open a URL that `check_url` takes. Reading raises FetchFailed too."""
+    with _opened_s3(url) if url.startswith("s3:") else _opened_https(url) as source:
+        yield source
+
+
+@contextlib.contextmanager
+def _opened_https(url: str) -> Iterator[Source]:
+    import urllib3  # noqa: PLC0415 - see the module's docstring
+
+    timeout = urllib3.Timeout(connect=_CONNECT_WITHIN_S, read=_READ_WITHIN_S)
+    with urllib3.PoolManager(timeout=timeout, retries=False) as pool:
+        try:
+            response = _https_response(pool, url)
+            with contextlib.closing(response):
+                length = response.headers.get("Content-Length", "")
+                yield Source(
+                    length=int(length) if length.isdecimal() else None,
+                    chunks=response.stream(_CHUNK_BYTES, decode_content=False),
+                )
+        except urllib3.exceptions.HTTPError as problem:
+            is_lasting = isinstance(problem, urllib3.exceptions.SSLError)
+            raise FetchFailed(url, str(problem), may_pass=not is_lasting) from problem
+
+
+def _https_response(pool: Any, url: str) -> Any:  # noqa: ANN401 - urllib3's, imported late
+    at = url
+    for _ in range(_MAX_REDIRECTS + 1):
+        response = pool.request(
+            "GET",
+            at,
+            headers={"Accept-Encoding": "identity"},
+            preload_content=False,
+            redirect=False,
+        )
+        location = response.get_redirect_location()
+        if not location:
+            break
+        response.close()
+        at = urljoin(at, location)
+        if urlsplit(at).scheme != "https":
+            raise FetchFailed(url, f"leads to {shown_url(at)}, no https", may_pass=False)
+    else:
+        raise FetchFailed(url, f"leads on more than {_MAX_REDIRECTS} times", may_pass=False)
+    if response.status != HTTPStatus.OK:
+        response.close()
+        raise FetchFailed(
+            url, f"HTTP status {response.status}", may_pass=_status_may_pass(response.status)
+        )
+    return response
+
+
+@contextlib.contextmanager
+def _opened_s3(url: str) -> Iterator[Source]:
+    import botocore.config  # noqa: PLC0415 - see the module's docstring
+    import botocore.exceptions  # noqa: PLC0415
+    import botocore.session  # noqa: PLC0415
+
+    session = botocore.session.get_session()
+    config = botocore.config.Config(
+        connect_timeout=_CONNECT_WITHIN_S,
+        read_timeout=_READ_WITHIN_S,
+        # A node without credentials still reads what is public.
+        signature_version=None if session.get_credentials() else botocore.UNSIGNED,
+    )
+    region = session.get_config_variable("region") or "us-east-1"
+    parts = urlsplit(url)
+    try:
+        # botocore's own stubs know no services.
+        client: Any = session.create_client("s3", region_name=region, config=config)
+        with contextlib.closing(client):
+            answer = client.get_object(Bucket=parts.netloc, Key=parts.path.removeprefix("/"))
+            with contextlib.closing(answer["Body"]) as body:
+                yield Source(length=answer["ContentLength"], chunks=body.iter_chunks(_CHUNK_BYTES))
+    except botocore.exceptions.ClientError as problem:
+        status = problem.response["ResponseMetadata"]["HTTPStatusCode"]
+        raise FetchFailed(url, str(problem), may_pass=_status_may_pass(status)) from problem
+    except botocore.exceptions.BotoCoreError as problem:
+        raise FetchFailed(url, str(problem), may_pass=True) from problem
+
+
+def _status_may_pass(status: int) -> bool:
+    return (
+        status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+        or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    )

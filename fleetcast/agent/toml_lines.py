@@ -1,0 +1,38 @@
+"""Finds the line of a key in a TOML text, for errors about its value. Pure.
+
+The reader of the standard library tells lines only of what is no TOML at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+_NAME: Final = r"[\"']?([\w.-]+)[\"']?"
+_TABLES_ITEM: Final = re.compile(rf"\s*\[\[\s*{_NAME}\s*\]\]")
+_TABLE: Final = re.compile(rf"\s*\[\s*{_NAME}\s*\]")
+_VALUE: Final = re.compile(rf"\s*{_NAME}\s*=")
+
+
+def line_of(text: str, key: str) -> int | None:
+    """Return the line, from 1, of a key such as ``image[2].sha256``; None if it isn't found.
+
+    Of a key that is missing, or is inside a value, it is the line of what it is missing from.
+    """
+    table, found, found_path = "", None, ""
+    items: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if item := _TABLES_ITEM.match(line):
+            path = table = f"{item[1]}[{items[item[1]]}]"
+            items[item[1]] += 1
+        elif header := _TABLE.match(line):
+            path = table = header[1]
+        elif value := _VALUE.match(line):
+            path = f"{table}.{value[1]}" if table else value[1]
+        else:
+            continue
+        leads_there = path == key or key.startswith((f"{path}.", f"{path}["))
+        if leads_there and len(path) > len(found_path):
+            found, found_path = number, path
+    return found
