@@ -90,6 +90,7 @@ def launch_request(
     *numbers: int,
     instance_type: str = "t3.medium",
     hold_ms: int | None = None,
+    shutdown_behavior: messages.ShutdownBehavior = "stop",
 ) -> bytes:
     return messages.encode(
         messages.LaunchRequest(
@@ -101,6 +102,7 @@ def launch_request(
             instance_type=instance_type,
             image_id="ami-12345678",
             user_data_base64="c2VjcmV0",
+            shutdown_behavior=shutdown_behavior,
             tags={"Name": "private"},
             hold_ms=msgspec.UNSET if hold_ms is None else hold_ms,
         )
@@ -157,12 +159,18 @@ def a_launch(
     expires_at_ms: int = NOW_MS + 1000,
     sent_at_ms: int | None = None,
     hold_ms: int | None = None,
+    shutdown_behavior: messages.ShutdownBehavior = "stop",
     reply: str = "_INBOX.requester",
 ) -> Delivered:
     headers = launch_headers(
         launch, attempt=attempt, expires_at_ms=expires_at_ms, sent_at_ms=sent_at_ms
     )
-    body = launch_request(*numbers, instance_type=instance_type, hold_ms=hold_ms)
+    body = launch_request(
+        *numbers,
+        instance_type=instance_type,
+        hold_ms=hold_ms,
+        shutdown_behavior=shutdown_behavior,
+    )
     return Delivered(body, headers, reply=reply)
 
 
@@ -327,6 +335,13 @@ def make_journal_refuse(state_dir: Path, *numbers: int) -> None:
             f" WHEN NEW.instance_id IN ({refused})"
             " BEGIN SELECT RAISE(FAIL, 'disk full'); END"
         )
+        database.commit()
+
+
+def make_journal_accept(state_dir: Path) -> None:
+    """Give the disk room again."""
+    with contextlib.closing(sqlite3.connect(state_dir / "journal.sqlite")) as database:
+        database.execute("DROP TRIGGER disk_full")
         database.commit()
 
 
