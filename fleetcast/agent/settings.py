@@ -4,7 +4,8 @@ node = "n1"
 region = "us-east-1"
 zone = "us-east-1a"                 # optional
 state_dir = "/var/lib/fleetcast"
-driver = "simulated"
+driver = "qemu"                     # or "simulated"
+key_pairs_dir = "/etc/fleetcast/keys"   # optional; NAME.pub there is the key pair NAME
 families = ["t3", "m8a"]            # every type of these families
 instance_types = ["c7g.large"]      # and these
 
@@ -21,6 +22,10 @@ catalogue = "/etc/fleetcast/images.toml"
 region_catalogue = "https://images.example.com/images.toml"   # or s3://bucket/key
 cache_gib = 50                      # what fetched images may take of the disk
 
+[qemu]                              # optional, for driver = "qemu"
+shutdown_timeout_s = 60             # what a guest that is stopped may take
+bridge = "br0"                      # guests on the host's bridge, not each in its own network
+
 [[own_instance_types]]              # types that EC2 doesn't have
 name = "m8a.nano"
 vcpu = 1
@@ -34,6 +39,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.capacity import Resources
 from fleetcast.configuration import read_struct
@@ -78,13 +84,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     region: Name
     zone: Name | None = None
     state_dir: Name
-    driver: Literal["simulated"]
+    driver: Literal["simulated", "qemu"]
+    key_pairs_dir: Name | None = None
     families: tuple[Name, ...] = ()
     instance_types: tuple[Name, ...] = ()
     nats: NatsSettings
     capacity: CapacitySettings
     own_instance_types: tuple[InstanceType, ...] = ()
     images: ImagesSettings = ImagesSettings()
+    qemu: QemuSettings = QemuSettings()
 
     def __post_init__(self) -> None:
         """Refuse names that can't stand in a NATS subject, and a node that serves nothing."""

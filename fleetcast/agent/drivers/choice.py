@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fleetcast.agent.drivers import Driver
     from fleetcast.agent.settings import AgentSettings
 
 
 def make_driver(settings: AgentSettings, state_dir: Path) -> Driver:
-    """Return the node's driver, which keeps what is its guests' below `state_dir`."""
+    """Return the node's driver, which keeps what is its guests' below `state_dir`.
+
+    Raises InvalidConfiguration for what this host can't run guests with.
+    """
     match settings.driver:
         case "simulated":
             return SimulatedDriver(state_dir / "guests", now_s=time.time)
+        case "qemu":
+            return _qemu_driver(settings, state_dir)
+
+
+def _qemu_driver(settings: AgentSettings, state_dir: Path) -> Driver:
+    # Here, so that nodes without real guests don't carry what those need.
+    from fleetcast.agent.drivers.qemu.driver import QemuDriver  # noqa: PLC0415
+    from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork  # noqa: PLC0415
+    from fleetcast.agent.drivers.qemu.host import find_host  # noqa: PLC0415
+    from fleetcast.agent.guest_processes import guest_processes  # noqa: PLC0415
+    from fleetcast.agent.images import Images  # noqa: PLC0415
+    from fleetcast.agent.key_pairs import KeyPairs  # noqa: PLC0415
+
+    keys = Path(settings.key_pairs_dir) if settings.key_pairs_dir else None
+    return QemuDriver(
+        state_dir / "guests",
+        host=find_host(settings.qemu, probe_memory=state_dir / "accelerator.json"),
+        images=Images(settings.images, state_dir),
+        network=GuestNetwork(
+            settings.qemu, key_pairs=KeyPairs(keys), region=settings.region, zone=settings.zone
+        ),
+        processes=guest_processes(),
+        shutdown_timeout_s=settings.qemu.shutdown_timeout_s,
+    )

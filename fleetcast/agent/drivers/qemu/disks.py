@@ -1,0 +1,83 @@
+"""A guest's root disk: a qcow2 overlay on its image, so that an image is there once a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from fleetcast.agent.drivers import BootFailed
+from fleetcast.agent.drivers.qemu.guest_folder import sync_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, ImageFormat
+
+_MAKE_WITHIN_S: Final = 60
+
+
+async def make_root_disk(
+    image_tool: Path, folder: GuestFolder, *, image_format: ImageFormat, size_bytes: int
+) -> None:
+    """Make the disk on the image in the folder; it is there whole or not at all.
+
+    image_tool: qemu-img. size_bytes: what the guest sees. Raises BootFailed.
+    """
+    new = folder.disk.with_suffix(".new")
+    await _run(
+        *(str(image_tool), "create", "-q", "-f", "qcow2"),
+        *("-b", str(folder.image), "-F", image_format),
+        *(str(new), str(size_bytes)),
+    )
+    _put_in_place(new, folder.disk)
+
+
+def copy_uefi_variables(template: Path, folder: GuestFolder) -> None:
+    """Give the guest what its firmware remembers from one start to the next. Raises BootFailed."""
+    if folder.uefi_variables.exists():
+        return
+    new = folder.uefi_variables.with_suffix(".new")
+    try:
+        shutil.copyfile(template, new)
+    except OSError as problem:
+        why = f"the UEFI firmware's variables can't be copied: {problem.strerror}"
+        raise BootFailed(why) from problem
+    _put_in_place(new, folder.uefi_variables)
+
+
+def _put_in_place(new: Path, path: Path) -> None:
+    try:
+        file = os.open(new, os.O_RDWR)
+        try:
+            os.fchmod(file, 0o600)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        new.replace(path)
+        sync_folder(path.parent)
+    except OSError as problem:
+        raise BootFailed(f"its disk can't be made: {problem.strerror}") from problem
+
+
+async def _run(*command: str) -> None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as problem:
+        raise BootFailed(f"{command[0]} can't be started: {problem.strerror}") from problem
+    try:
+        _, said = await asyncio.wait_for(process.communicate(), _MAKE_WITHIN_S)
+    except TimeoutError as problem:
+        raise BootFailed(f"{command[0]} has not ended in {_MAKE_WITHIN_S} s") from problem
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise BootFailed(f"its disk can't be made: {said.decode(errors='replace').strip()}")

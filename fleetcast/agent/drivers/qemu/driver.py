@@ -1,0 +1,301 @@
+"""Boots, stops and forgets guests: the order of things, in which a crash at any point is harmless.
+
+What there is says what was done: a disk, that the guest has been made; a process that holds the
+guest's pid file, that it runs. Nothing else is remembered, so an agent that was killed between any
+two steps, and the next one, go on from what they find. Two QEMUs never share a disk: the second
+finds the pid file locked, or the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from fleetcast.agent.drivers import BootFailed
+from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, command_line
+from fleetcast.agent.drivers.qemu.console_file import read_console
+from fleetcast.agent.drivers.qemu.disks import copy_uefi_variables, make_root_disk
+from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, GuestFolders, GuestRecord
+from fleetcast.agent.drivers.qemu.monitor import MonitorLost
+from fleetcast.agent.drivers.qemu.qemu_output import last_words
+from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess, is_free
+from fleetcast.agent.drivers.qemu.running_guest import RunningGuest
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+    from pathlib import Path
+
+    from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd
+    from fleetcast.agent.drivers.qemu.command_line import Accelerator
+    from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
+    from fleetcast.agent.guest_processes import GuestProcesses
+    from fleetcast.agent.images import Images
+    from fleetcast.instance_types import InstanceType
+    from fleetcast.messages import LaunchRequest
+
+_log = logging.getLogger(__name__)
+
+# A guest whose memory is pinned for its GPUs takes a while, and one with a lot of it even longer.
+_COME_UP_WITHIN_S: Final = 300.0
+_DISK_FREE_WITHIN_S: Final = 10.0
+_POLL_S: Final = 0.05
+# An instance that is terminated may say its last words; nobody waits for more.
+_LAST_WORDS_S: Final = 10.0
+
+# What QEMU takes beside its guest's memory, rounded up from what bench-agent measures.
+_QEMU_MIB: Final = 96
+_MIB_PER_GUEST_GIB: Final = 4
+# Between what is booked and where the kernel would kill it: a guest that asks for its metadata many
+# times at once has a program started for each.
+_SLACK_MIB: Final = 256
+
+
+class QemuDriver:
+    """Keeps guests in `root`. shutdown_timeout_s: what a guest that is stopped may take."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        host: QemuHost,
+        images: Images,
+        network: GuestNetwork,
+        processes: GuestProcesses,
+        shutdown_timeout_s: float,
+    ) -> None:
+        self._folders = GuestFolders(root)
+        self._host = host
+        self._images = images
+        self._network = network
+        self._processes = processes
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._running: dict[str, RunningGuest] = {}
+        self._ends: asyncio.Queue[GuestEnd] = asyncio.Queue()
+        self._upkeep: asyncio.Task[None] | None = None
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """What guests are run by."""
+        return self._host.accelerator
+
+    # --- before a launch -------------------------------------------------------------------
+
+    def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
+        """Refuse an image or a key pair that this node doesn't know."""
+        self._images.check(request, instance_type)
+        self._network.check(request.key_name)
+
+    def addresses(self, instance_id: str) -> Addresses:
+        """Return where that guest is, or will be."""
+        return self._network.addresses(instance_id)
+
+    def overhead_mib(self, memory_mib: int) -> int:
+        """Return what its QEMU takes at most: its own, and its tables of the guest's memory."""
+        translated_mib = TRANSLATED_MIB if self._host.accelerator == "tcg" else 0
+        return _QEMU_MIB + translated_mib + _MIB_PER_GUEST_GIB * memory_mib // 1024
+
+    # --- starting --------------------------------------------------------------------------
+
+    async def boot(self, guest: Guest) -> None:
+        """Start the guest on the disk it has, or on a new one."""
+        running = await self._find(guest.instance_id)
+        if running is not None:
+            await running.look()
+            if not running.has_ended:
+                await running.come_up(within_s=_COME_UP_WITHIN_S)
+                return
+            await self._end(running)
+        folder = self._folders.of(guest.instance_id)
+        is_new = not folder.disk.exists()
+        try:
+            record = await self._make_ready(guest, folder)
+            await self._start(record, folder)
+        except BootFailed:
+            if is_new:
+                await self.destroy(guest.instance_id)
+            raise
+        except OSError as problem:
+            if is_new:
+                await self.destroy(guest.instance_id)
+            raise BootFailed(f"its files can't be written: {problem.strerror}") from problem
+
+    async def _make_ready(self, guest: Guest, folder: GuestFolder) -> GuestRecord:
+        """Let all that QEMU opens be there. The disk comes last: with it, the guest is made."""
+        folder.make()
+        known = folder.read_record()
+        if known is not None and folder.disk.exists():
+            record = GuestRecord(
+                guest=guest, image_format=known.image_format, firmware=known.firmware
+            )
+            folder.write_record(record)
+            return record
+        image = await self._images.link(guest.image_id, folder.image)
+        record = GuestRecord(guest=guest, image_format=image.format, firmware=image.firmware)
+        folder.write_record(record)
+        if record.firmware == "uefi":
+            copy_uefi_variables(self._host.uefi_variables, folder)
+        asked_bytes = (guest.root_disk_gib or 0) * 2**30
+        size_bytes = max(asked_bytes, image.virtual_size_bytes)
+        tool = self._host.image_tool
+        await make_root_disk(tool, folder, image_format=image.format, size_bytes=size_bytes)
+        return record
+
+    async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
+        network = await self._network.prepare(record.guest, folder)
+        await self._wait_for_disk(folder)
+        running = await _to_its_end(self._begin(record, folder, network))
+        try:
+            await running.come_up(within_s=_COME_UP_WITHIN_S)
+        except BootFailed:
+            await self._end(running)
+            # One that an agent before this one had just begun has its pid file by now.
+            earlier = await self._find(record.guest.instance_id)
+            if earlier is None:
+                raise
+            await earlier.come_up(within_s=_COME_UP_WITHIN_S)
+
+    async def _begin(self, record: GuestRecord, folder: GuestFolder, network: str) -> RunningGuest:
+        guest = record.guest
+        command = command_line(
+            record,
+            folder,
+            self._host,
+            network=network,
+            mac=self._network.addresses(guest.instance_id).mac,
+            may_gain_privileges=self._network.needs_privileges,
+        )
+        folder.output.unlink(missing_ok=True)
+        pid = await self._processes.begin(
+            guest.instance_id,
+            command,
+            output=folder.output,
+            memory_max_mib=guest.memory_mib + self.overhead_mib(guest.memory_mib) + _SLACK_MIB,
+            vcpu=guest.vcpu,
+        )
+        process = QemuProcess.of_pid(pid)
+        if process is None:
+            raise BootFailed(f"QEMU has ended: {last_words(folder)}")
+        return self._follow(folder, process)
+
+    async def _wait_for_disk(self, folder: GuestFolder) -> None:
+        """Wait for a QEMU that is about to end: it gives up the disk last."""
+        deadline = asyncio.get_running_loop().time() + _DISK_FREE_WITHIN_S
+        while not is_free(folder.disk):
+            if asyncio.get_running_loop().time() > deadline:
+                raise BootFailed("another QEMU has its disk")
+            await asyncio.sleep(_POLL_S)
+
+    # --- ending ----------------------------------------------------------------------------
+
+    async def stop(self, instance_id: str) -> None:
+        """Let the guest shut itself down, in time, and keep its disk."""
+        running = await self._find(instance_id)
+        if running is not None:
+            await running.shut_down(within_s=self._shutdown_timeout_s)
+        await self._forget(instance_id)
+
+    async def reboot(self, instance_id: str) -> None:
+        """Press its reset button."""
+        running = await self._find(instance_id)
+        if running is not None:
+            await running.reset()
+
+    async def destroy(self, instance_id: str) -> None:
+        """End the guest, and remove its folder."""
+        running = await self._find(instance_id)
+        if running is not None:
+            await running.shut_down(within_s=min(self._shutdown_timeout_s, _LAST_WORDS_S))
+        folder = self._folders.of(instance_id)
+        folder.disk.unlink(missing_ok=True)
+        # One that was just being started has its pid file by now, or fails for want of a disk.
+        late = await self._find(instance_id)
+        if late is not None:
+            await late.end()
+        await self._forget(instance_id)
+        folder.remove()
+
+    async def _end(self, running: RunningGuest) -> None:
+        await running.end()
+        await self._forget(running.instance_id)
+
+    async def _forget(self, instance_id: str) -> None:
+        self._running.pop(instance_id, None)
+        await self._network.forget(instance_id)
+
+    # --- what there is ---------------------------------------------------------------------
+
+    async def console_output(self, instance_id: str) -> ConsoleOutput | None:
+        """Return the end of its console, of now if its QEMU answers."""
+        running = await self._find(instance_id)
+        if running is not None:
+            try:
+                await running.save_console()
+            except MonitorLost as lost:
+                _log.info("console of before", extra={"instance": instance_id, "why": str(lost)})
+        return read_console(self._folders.of(instance_id).console)
+
+    async def next_end(self) -> GuestEnd:
+        """Wait for the next guest that ends without being told to."""
+        return await self._ends.get()
+
+    async def alive(self) -> Mapping[str, Guest]:
+        """Take over all guests whose QEMU is there, and return them."""
+        if self._upkeep is None:
+            self._upkeep = asyncio.create_task(self._images.keep_current())
+        found = await asyncio.gather(*(self._take_over(folder) for folder in self._folders))
+        return {guest.instance_id: guest for guest in found if guest is not None}
+
+    async def leave(self) -> None:
+        """Let go of all guests; they run on, and another driver may take them over."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        running, self._running = self._running, {}
+        await asyncio.gather(*(one.leave() for one in running.values()))
+        await self._network.close()
+
+    async def _take_over(self, folder: GuestFolder) -> Guest | None:
+        running = await self._find(folder.instance_id)
+        if running is None:
+            return None
+        record = folder.read_record()
+        if record is None:
+            _log.error("guest without a record left alone", extra={"instance": folder.instance_id})
+            return None
+        await running.look()
+        await self._network.resume(record.guest, folder)
+        return record.guest
+
+    async def _find(self, instance_id: str) -> RunningGuest | None:
+        """Return the guest if its QEMU is there, whoever has started it."""
+        running = self._running.get(instance_id)
+        if running is not None:
+            if not running.process.has_ended:
+                return running
+            await running.leave()
+            del self._running[instance_id]
+        folder = self._folders.of(instance_id)
+        process = QemuProcess.of_pid_file(folder.pid)
+        if process is None:
+            return None
+        running = self._follow(folder, process)
+        running.follow()
+        return running
+
+    def _follow(self, folder: GuestFolder, process: QemuProcess) -> RunningGuest:
+        running = RunningGuest(folder, process, tell=self._ends.put_nowait)
+        self._running[folder.instance_id] = running
+        return running
+
+
+async def _to_its_end(starting: Coroutine[Any, Any, RunningGuest]) -> RunningGuest:
+    """Wait for what must not be left half done, also when we are cancelled meanwhile.
+
+    Else a guest would come up unseen, after somebody has looked whether it is there.
+    """
+    task = asyncio.create_task(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,123 @@
+"""Where what is a guest's lies: `guests/i-…/` in the state folder, for the agent's user only."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from fleetcast.agent.drivers import Guest
+from fleetcast.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ImageFormat: TypeAlias = Literal["qcow2", "raw"]
+Firmware: TypeAlias = Literal["bios", "uefi"]
+
+_INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
+_LONGEST_NAME: Final = "i-0123456789abcdef0/metadata.sock"
+# What the kernel takes as the path of a unix socket.
+_MAX_SOCKET_PATH_BYTES: Final = 107
+
+
+class GuestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent that knows nothing of a guest needs to take it over, and to boot it again.
+
+    The image's: what its root disk is an overlay of.
+    """
+
+    guest: Guest
+    image_format: ImageFormat
+    firmware: Firmware
+
+
+class GuestFolder:
+    """The files of one guest. None needs to be there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.instance_id = path.name
+        self.image = path / "image"
+        self.disk = path / "disk.qcow2"
+        self.seed = path / "seed.iso"
+        self.uefi_variables = path / "uefi-vars.fd"
+        self.monitor = path / "qmp.sock"
+        # QEMU writes and locks it: see qemu_process.
+        self.pid = path / "pid"
+        # What QEMU itself prints, and what its guest writes to its serial line.
+        self.output = path / "qemu.log"
+        self.console = path / "console.log"
+        self._record = path / "guest.json"
+
+    def make(self) -> None:
+        """Let the folder be there."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def read_record(self) -> GuestRecord | None:
+        """Return what `write_record` wrote; None if there is none, or nothing that can be read."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=GuestRecord)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def write_record(self, record: GuestRecord) -> None:
+        """Keep the record, whole or not at all, whatever happens to the agent or the host."""
+        new = self._record.with_suffix(".new")
+        # It holds the user data.
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._record)
+        sync_folder(self.path)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; the record goes last, so that a crash shows."""
+        for path in (*self._others(), self._record):
+            path.unlink(missing_ok=True)
+        if self.path.is_dir():
+            self.path.rmdir()
+
+    def _others(self) -> list[Path]:
+        return [path for path in self.path.glob("*") if path != self._record]
+
+
+class GuestFolders:
+    """The folders of a node's guests, in `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        longest = self._root / _LONGEST_NAME
+        if len(os.fsencode(longest)) > _MAX_SOCKET_PATH_BYTES:
+            allowed = _MAX_SOCKET_PATH_BYTES - len(_LONGEST_NAME) - len("/guests/")
+            raise InvalidConfiguration(
+                "state_dir",
+                "has too long a path for the sockets of guests",
+                expected=f"at most {allowed} bytes, e.g. /var/lib/fleetcast",
+            )
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def of(self, instance_id: str) -> GuestFolder:
+        """Return an instance's folder. Raises ValueError for what is no instance id."""
+        if not _INSTANCE_ID.fullmatch(instance_id):
+            raise ValueError(f"no instance id: {instance_id!r}")
+        return GuestFolder(self._root / instance_id)
+
+    def __iter__(self) -> Iterator[GuestFolder]:
+        """Go through all that are there."""
+        for path in sorted(self._root.glob("i-*")):
+            if _INSTANCE_ID.fullmatch(path.name) and path.is_dir():
+                yield GuestFolder(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the host's disk have the names that are in a folder."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

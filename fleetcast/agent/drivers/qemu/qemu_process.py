@@ -1,0 +1,111 @@
+"""Which process is a guest's QEMU, told by what the kernel knows: no number can be mistaken.
+
+QEMU locks its pid file for its life, and the kernel names the lock's holder; it locks the guest's
+disk too. So a second QEMU can't start beside it, whoever starts it, and an agent that has just
+started finds the one that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# struct flock: type, whence, start, length, pid.
+_FLOCK: Final = "hhqqi0q"
+
+
+class _Lock(NamedTuple):
+    """What stands against a lock of the whole file. pid: 0 or less: not known."""
+
+    is_free: bool
+    pid: int
+
+
+class QemuProcess:
+    """A process that is held by a descriptor of its own: it is this one as long as it is open."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(pidfd, self._has_ended)
+
+    @classmethod
+    def of_pid(cls, pid: int) -> QemuProcess | None:
+        """Return the process of that number; None if there is none any more."""
+        try:
+            return cls(pid, os.pidfd_open(pid))
+        except ProcessLookupError:
+            return None
+
+    @classmethod
+    def of_pid_file(cls, pid_file: Path) -> QemuProcess | None:
+        """Return the process that has locked the pid file; None if none has."""
+        while (pid := _lock_of(pid_file, fcntl.F_GETLK).pid) > 0:
+            process = cls.of_pid(pid)
+            # Still the holder: then what has been opened is no later process of its number.
+            if process is not None and _lock_of(pid_file, fcntl.F_GETLK).pid == pid:
+                return process
+            if process is not None:
+                process.close()
+        return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether it has ended."""
+        return self._ended.done()
+
+    async def ended(self, *, within_s: float | None = None) -> bool:
+        """Wait until it has ended, and say whether it has."""
+        await asyncio.wait([self._ended], timeout=within_s)
+        return self._ended.done()
+
+    def call_when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back when it ends, or soon if it has ended."""
+        self._ended.add_done_callback(lambda _: callback())
+
+    def kill(self) -> None:
+        """End it at once, if it hasn't ended."""
+        if not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it, whether it goes on or not. Nothing else may be asked then."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _has_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+def is_free(disk: Path) -> bool:
+    """Say whether no QEMU has the disk."""
+    return _lock_of(disk, fcntl.F_OFD_GETLK).is_free
+
+
+def _lock_of(path: Path, kind: int) -> _Lock:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _Lock(is_free=True, pid=0)
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        lock_type, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, kind, asked))
+    finally:
+        os.close(file)
+    is_free = lock_type == fcntl.F_UNLCK
+    return _Lock(is_free, 0 if is_free else pid)
