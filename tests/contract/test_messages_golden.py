@@ -50,6 +50,13 @@ V1: Final[dict[str, Message]] = {
         image_id="ami-0123456789abcdef0",
         hold_ms=15_000,
     ),
+    "launch_request_with_root_disk": messages.LaunchRequest(
+        account_id="123456789012",
+        instances=(messages.InstanceToLaunch(instance_id="i-0123456789abcdef0", launch_index=0),),
+        instance_type="t3.medium",
+        image_id="ami-0123456789abcdef0",
+        root_disk_gib=20,
+    ),
     "attempt_request": messages.AttemptRequest(
         launch_id="r-0123456789abcdef0",
         attempt=2,
@@ -92,6 +99,20 @@ V1: Final[dict[str, Message]] = {
             ),
         ),
         refused={"i-0123456789abcdef1": "full", "i-0123456789abcdef2": "state"},
+    ),
+    "instances_reply_with_addresses": messages.InstancesReply(
+        node="n1",
+        instances=(
+            messages.InstanceReport(
+                instance_id="i-0123456789abcdef0",
+                launch_id="r-0123456789abcdef0",
+                attempt=2,
+                instance_type="t3.medium",
+                state="running",
+                private_ip_address="169.254.12.34",
+                mac_address="02:3f:9a:00:17:c4",
+            ),
+        ),
     ),
     "console_reply": messages.ConsoleReply(
         node="n1", output_base64="Ym9vdGVk", written_at_ms=1_700_000_000_000
