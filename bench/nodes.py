@@ -19,9 +19,10 @@ import nats
 
 from bench.report import FOLDER
 from fleetcast import messages
+from fleetcast.agent.capacity_settings import CapacitySettings
 from fleetcast.agent.daemon import Agent
 from fleetcast.agent.log_lines import log_json_lines
-from fleetcast.agent.settings import AgentSettings, CapacitySettings, NatsSettings
+from fleetcast.agent.settings import AgentSettings, NatsSettings
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.local.conditions import wait_until
 from fleetcast.local.monitoring import subjects_by_connection

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from fleetcast.agent.drivers import BootFailed, Guest, GuestEnd
+from fleetcast.agent.drivers import BootFailed, Guest, GuestEnd, GuestUse
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
 from fleetcast.agent.instances import Instances
@@ -85,6 +85,9 @@ class SteppedDriver:
 
     def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
         return 0
+
+    async def in_use(self) -> dict[str, GuestUse]:
+        return {}
 
     async def boot(self, guest: Guest) -> None:
         if guest.instance_id in self.running:

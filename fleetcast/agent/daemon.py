@@ -17,9 +17,11 @@ from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast.agent.capacity_report import CapacityReport
+from fleetcast.agent.capacity_watch import CapacityWatch
 from fleetcast.agent.drivers.choice import make_driver
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
+from fleetcast.agent.host import Host
 from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable
@@ -59,12 +61,18 @@ class Agent:
         state_dir = _state_dir(settings)
         self._settings = settings
         self._manager = manager
-        driver = make_driver(settings, state_dir)
+        self._driver = make_driver(settings, state_dir)
+        is_simulated = settings.driver == "simulated"
+        self._capacity_watch = CapacityWatch(
+            settings.capacity, Host(state_dir).state, is_simulated=is_simulated, gpus=0
+        )
+        self._ledger = Ledger(self._capacity_watch.total())
         self._served_types = ServedTypes(
-            settings.served_types(ec2_catalogue()), overhead_mib=driver.overhead_mib
+            settings.served_types(ec2_catalogue()),
+            overhead_mib=self._driver.overhead_mib,
+            root_disk_gib=settings.capacity.booked_root_disk_gib(is_simulated=is_simulated),
         )
         self._subjects_by_need = self._launch_subjects()
-        self._ledger = Ledger(settings.capacity.resources())
         self._journal = Journal.open(state_dir / "journal.sqlite")
         self._host_load = HostLoad()
         self._changed = asyncio.Event()
@@ -83,7 +91,7 @@ class Agent:
         self._guests = Guests(
             instances=self._instances,
             ledger=self._ledger,
-            driver=driver,
+            driver=self._driver,
             set_aside=set_aside,
             call_later=asyncio.get_running_loop().call_later,
             capacity_changed=self._changed.set,
@@ -174,6 +182,9 @@ class Agent:
                 self._keep_tokens(),
                 self._host_load.keep_sampling(),
                 self._guests.keep_following_ends(),
+                self._capacity_watch.keep_looking(
+                    self._ledger, taken=self._driver.in_use, capacity_changed=self._changed.set
+                ),
                 self._holds.keep_lapsing(),
                 self._keep_forgetting(),
             )

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
+
 from fleetcast.capacity import Resources, how_many_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Cause: TypeAlias = Literal["stopping", "journal unwritable", "set aside"]
 
@@ -20,11 +22,13 @@ class Ledger:
 
     An open ledger admits as long as there is room; a closed one has room for nothing, but
     goes on accounting for what it holds. It is open when no cause keeps it closed any more.
+    free: what is neither booked nor withheld; negative on a host that is over-full.
     """
 
     def __init__(self, total: Resources) -> None:
         self.total = total
         self.free = total
+        self._withheld = Resources(vcpu=0, memory_mib=0)
         self._held: dict[str, Resources] = {}
         self._closed_by: dict[Cause, str] = {}
 
@@ -69,6 +73,31 @@ class Ledger:
             return False
         self.free = self.free + need
         return True
+
+    @property
+    def booked(self) -> Mapping[str, Resources]:
+        """What is booked, by instance."""
+        return self._held
+
+    def resize(self, total: Resources) -> bool:
+        """Have the host be as large as that. Return False if it is already.
+
+        What is booked stays booked, also when the host has become too small for it.
+        """
+        grown = total - self.total
+        self.total = total
+        self.free = self.free + grown
+        return any(msgspec.structs.astuple(grown))
+
+    def withhold(self, amount: Resources) -> bool:
+        """Count that much as not free, instead of what was withheld before.
+
+        Return False if it is the same.
+        """
+        more = amount - self._withheld
+        self._withheld = amount
+        self.free = self.free - more
+        return any(msgspec.structs.astuple(more))
 
     @property
     def closed(self) -> str | None:

@@ -13,7 +13,7 @@ instance_types = ["c7g.large"]      # and these
 url = "tls://nats.us-east-1.example.com:4222"
 credentials_file = "/etc/fleetcast/node.creds"   # optional
 
-[capacity]                          # what instances may use of this host
+[capacity]                          # optional: no more than this of the host
 vcpu = 8
 memory_mib = 32768
 
@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from fleetcast.agent.capacity_settings import CapacitySettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
-from fleetcast.capacity import Resources
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration, InvalidSubjectToken, UnknownInstanceType
 from fleetcast.instance_types import Catalogue, InstanceType
@@ -65,18 +65,6 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_nats_url(self.url, key="url", credentials_key="credentials_file")
 
 
-class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What instances may use of this host."""
-
-    vcpu: Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1")]
-    memory_mib: Annotated[int, msgspec.Meta(ge=1, description="a whole number of MiB from 1")]
-    gpus: Annotated[int, msgspec.Meta(ge=0, description="a whole number from 0")] = 0
-
-    def resources(self) -> Resources:
-        """Return it as the ledger counts."""
-        return Resources(vcpu=self.vcpu, memory_mib=self.memory_mib, gpus=self.gpus)
-
-
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is told at start. Raises InvalidConfiguration with the key."""
 
@@ -89,7 +77,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[Name, ...] = ()
     instance_types: tuple[Name, ...] = ()
     nats: NatsSettings
-    capacity: CapacitySettings
+    capacity: CapacitySettings = CapacitySettings()
     own_instance_types: tuple[InstanceType, ...] = ()
     images: ImagesSettings = ImagesSettings()
     qemu: QemuSettings = QemuSettings()

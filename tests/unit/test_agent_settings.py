@@ -65,6 +65,12 @@ def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
         ("vcpu = 8", "vcpu = 0", "capacity.vcpu"),
         ("vcpu = 8", 'vcpu = "8"', "capacity.vcpu"),
         ("memory_mib = 32768", "memory_mib = -1", "capacity.memory_mib"),
+        ("vcpu = 8", "vcpu_per_core = 0", "capacity.vcpu_per_core"),
+        ("vcpu = 8", "vcpu_per_core = 65", "capacity.vcpu_per_core"),
+        ("vcpu = 8", "reserve_memory_mib = -1", "capacity.reserve_memory_mib"),
+        ("vcpu = 8", "disk_gib = 0.5", "capacity.disk_gib"),
+        ("vcpu = 8", "root_disk_gib = 0", "capacity.root_disk_gib"),
+        ("vcpu = 8", "memory_gib = 8", "capacity.memory_gib"),
         ('name = "m8a.nano"', 'name = "m8a"', "own_instance_types[0].name"),
         ('name = "m8a.nano"', 'name = "t3.nano"', "own_instance_types[0].name"),
         ("tls://nats.example.com:4222", "nats://nats.example.com:4222", "nats.url"),
@@ -98,6 +104,12 @@ def test_credentials_in_the_url_are_refused_and_not_repeated(
     with pytest.raises(InvalidConfiguration) as caught:
         _read(tmp_path, _GOOD.replace("tls://nats.example.com:4222", url))
     assert "s3cret" not in str(caught.value)
+
+
+def test_what_instances_may_use_need_not_be_said(tmp_path: Path) -> None:
+    text = _GOOD.replace("[capacity]", "").replace("vcpu = 8", "").replace("memory_mib = 32768", "")
+    capacity = _read(tmp_path, text).capacity
+    assert (capacity.vcpu, capacity.memory_mib, capacity.vcpu_per_core) == (None, None, 1.0)
 
 
 def test_a_node_that_serves_nothing_is_refused(tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ class ConsoleOutput(NamedTuple):
     written_at_ms: int
 
 
+class GuestUse(NamedTuple):
+    """What a guest has really taken of its host by now: memory, with what runs it, and disk."""
+
+    memory_mib: int
+    disk_mib: int
+
+
 class GuestEnd(NamedTuple):
     """A guest has ended without being told to. why: shown to the instance's owner."""
 
@@ -108,6 +115,12 @@ class Driver(Protocol):
 
     def overhead_mib(self, memory_mib: int) -> int:
         """Return what a guest of that size takes of the host's memory beside its own, in MiB."""
+
+    async def in_use(self) -> Mapping[str, GuestUse]:
+        """Return what the guests that run have taken by now, by id; it is asked every few seconds.
+
+        Empty, if they take nothing of the host.
+        """
 
     async def boot(self, guest: Guest) -> None:
         """Start the guest, and return when it runs; at once if it already does.

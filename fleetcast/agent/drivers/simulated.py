@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from fleetcast.agent.drivers import CONSOLE_BYTES, BootFailed, ConsoleOutput, Guest, GuestEnd
+from fleetcast.agent.drivers import (
+    CONSOLE_BYTES,
+    BootFailed,
+    ConsoleOutput,
+    Guest,
+    GuestEnd,
+    GuestUse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,6 +116,10 @@ class SimulatedDriver:
     def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
         """Take nothing of the host's memory."""
         return 0
+
+    async def in_use(self) -> dict[str, GuestUse]:
+        """Take nothing of the host."""
+        return {}
 
     async def boot(self, guest: Guest) -> None:
         """Let the guest run."""

@@ -17,6 +17,7 @@ from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, 
 from fleetcast.agent.drivers.qemu.console_file import read_console
 from fleetcast.agent.drivers.qemu.disks import copy_uefi_variables, make_root_disk
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, GuestFolders, GuestRecord
+from fleetcast.agent.drivers.qemu.guest_use import guest_uses
 from fleetcast.agent.drivers.qemu.monitor import MonitorLost
 from fleetcast.agent.drivers.qemu.qemu_output import last_words
 from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess, is_free
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
     from pathlib import Path
 
-    from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd
+    from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd, GuestUse
     from fleetcast.agent.drivers.qemu.command_line import Accelerator
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
     from fleetcast.agent.guest_processes import GuestProcesses
@@ -245,6 +246,11 @@ class QemuDriver:
             self._upkeep = asyncio.create_task(self._images.keep_current())
         found = await asyncio.gather(*(self._take_over(folder) for folder in self._folders))
         return {guest.instance_id: guest for guest in found if guest is not None}
+
+    async def in_use(self) -> Mapping[str, GuestUse]:
+        """Return what they have taken, as the kernel counts it."""
+        pids = {one: each.process.pid for one, each in self._running.items()}
+        return await asyncio.to_thread(guest_uses, self._folders, pids)
 
     async def leave(self) -> None:
         """Let go of all guests; they run on, and another driver may take them over."""
