@@ -87,7 +87,8 @@ async def main() -> None:
                 own.mkdir()
                 told = told_instance(instance_id=f"i-{number:017x}", mac=mac, private_address=None)
                 await services.serve(told, own)
-        await services.serve_bridge(_BRIDGE, _SERVICE, 80)
+        # As when two guests boot at once.
+        await asyncio.gather(*(services.serve_bridge(_BRIDGE, _SERVICE, 80) for _ in range(2)))
         told_to = {name: await _told(pid) for name, pid in machines.items()}
         await services.close()
     sys.stdout.write(json.dumps(told_to))

@@ -100,6 +100,17 @@ async def test_new_facts_are_told_without_a_break(
     assert await read_value(socket, "meta-data/tags/instance/Name") == "second"
 
 
+async def test_what_is_asked_for_twice_at_once_is_served_once(
+    services: MetadataServices, tmp_path: Path
+) -> None:
+    told = told_instance()
+    twice = await asyncio.gather(*(services.serve(told, tmp_path) for _ in range(2)))
+    assert await read_value(twice[0], "meta-data/instance-id") == INSTANCE_ID
+    await services.forget(INSTANCE_ID)
+    with pytest.raises(ConnectionRefusedError):
+        await say(twice[1], TOKEN_REQUEST)
+
+
 async def test_an_instance_that_is_forgotten_is_told_nothing(
     services: MetadataServices, tmp_path: Path
 ) -> None:

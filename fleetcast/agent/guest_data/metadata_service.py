@@ -55,13 +55,15 @@ class MetadataServices:
         path, instance_id = folder / _SOCKET_NAME, facts.instance_id
         self._facts[instance_id] = facts
         if instance_id not in self._listeners:
-            listener = Listener(lambda request: self._answer(self._facts[instance_id], request))
-            await listener.open(_bind(path))
-            self._listeners[instance_id] = listener
+            await self._listen(
+                instance_id,
+                _bind(path),
+                lambda request: self._answer(self._facts[instance_id], request),
+            )
         return path
 
     async def serve_bridge(self, bridge: str, address: str, port: int) -> None:
-        """Serve all instances that are on a bridge, on an address of the bridge.
+        """Serve all instances that are on a bridge, on an address of the bridge; may be repeated.
 
         Raises OSError if the address is not the host's, or taken.
         """
@@ -70,9 +72,8 @@ class MetadataServices:
             facts = self._facts_on(bridge, request.sender)
             return self._answer(facts, request) if facts else Answer(403, b"")
 
-        listener = Listener(respond)
-        await listener.open(socket.create_server((address, port)))
-        self._listeners[bridge] = listener
+        if bridge not in self._listeners:
+            await self._listen(bridge, socket.create_server((address, port)), respond)
 
     async def forget(self, instance_id: str) -> None:
         """Serve an instance no longer; nothing to do if it isn't served."""
@@ -88,6 +89,18 @@ class MetadataServices:
         for listener in listeners:
             await listener.close()
         self._facts.clear()
+
+    async def _listen(
+        self, name: str, bound: socket.socket, respond: Callable[[Request], Answer]
+    ) -> None:
+        # Known before it listens: whoever wants the same meanwhile needs no second one.
+        listener = self._listeners[name] = Listener(respond)
+        try:
+            await listener.open(bound)
+        except BaseException:
+            del self._listeners[name]
+            bound.close()
+            raise
 
     def _facts_on(self, bridge: str, sender: str | None) -> InstanceFacts | None:
         if sender is None:
