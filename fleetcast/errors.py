@@ -161,6 +161,13 @@ class InvalidAMIIDMalformed(EC2Error):
     http_status = 400
 
 
+class InvalidBlockDeviceMapping(EC2Error):
+    """A block device mapping that asks for what an instance can't have."""
+
+    code = "InvalidBlockDeviceMapping"
+    http_status = 400
+
+
 class TagLimitExceeded(EC2Error):
     """More tags than a resource can have."""
 

@@ -105,6 +105,8 @@ class FleetTable:
             "state_reason_message": after.state_reason_message,
             "shutdown_asked_at_s": after.shutdown_asked_at_s,
             "terminated_at_s": after.terminated_at_s,
+            "private_ip_address": after.private_ip_address,
+            "mac_address": after.mac_address,
         }
         if after.terminated_at_s is not None:
             changed["expires_at"] = int(after.terminated_at_s) + TERMINATED_VISIBLE_S

@@ -15,6 +15,8 @@ from fleetcast.messages import InstanceState, ShutdownBehavior
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fleetcast.messages import InstanceReport
+
 TERMINATED_VISIBLE_S: Final = 3_600  # as EC2 shows them
 
 # Source: EC2 API reference, InstanceState.
@@ -39,13 +41,18 @@ NEXT_STATES: Final[Mapping[InstanceState, frozenset[InstanceState]]] = {
 }
 
 
+# As most images of EC2's call it.
+ROOT_DEVICE_NAME: Final = "/dev/sda1"
+
+
 class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One instance.
 
     launch_index: its place in the reservation, from 0. attempt: the fencing number; a node that
     holds the instance under an older one must give it up. region, zone, node: where it is, None
     until a node has accepted it. launched_at_s, terminated_at_s: epoch seconds. architecture: as
-    EC2 names it (x86_64, arm64). state_reason_*: why it is stopping, stopped or terminated.
+    EC2 names it (x86_64, arm64). private_ip_address, mac_address: as its node has said, None until
+    then, or if it is in no network. state_reason_*: why it is stopping, stopped or terminated.
     shutdown_asked_at_s: when its owner last had it stopped or terminated, epoch seconds.
     unreachable_since_s: when its node was first asked in vain and has not answered since, epoch
     seconds; the state is the last one known then.
@@ -68,6 +75,9 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     client_token: str | None = None
     shutdown_behavior: ShutdownBehavior = "stop"
+    root_device_name: str = ROOT_DEVICE_NAME
+    private_ip_address: str | None = None
+    mac_address: str | None = None
     state_reason_code: str | None = None
     state_reason_message: str | None = None
     shutdown_asked_at_s: float | None = None
@@ -78,6 +88,24 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     def availability_zone(self) -> str | None:
         """The zone as a client sees it: a node outside any zone stands for its whole region."""
         return self.zone or self.region
+
+
+def followed(record: InstanceRecord, report: InstanceReport, *, now_s: float) -> InstanceRecord:
+    """Return the record of an instance as its node's report makes it. now_s: epoch seconds.
+
+    Whether the report is to be followed is the caller's to decide.
+    """
+    reason = report.state_reason_code
+    return msgspec.structs.replace(
+        record,
+        state=report.state,
+        state_reason_code=reason,
+        # As EC2 words it, with its code in front.
+        state_reason_message=reason and f"{reason}: {report.state_reason_message}",
+        terminated_at_s=now_s if report.state == "terminated" else None,
+        private_ip_address=report.private_ip_address or record.private_ip_address,
+        mac_address=report.mac_address or record.mac_address,
+    )
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from fleetcast.subjects import NodeAction
-from lambdas.records import NEXT_STATES
+from lambdas.records import NEXT_STATES, followed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -178,17 +178,7 @@ def _follow(sighting: Sighting, record: InstanceRecord, *, now_s: float) -> Deci
         )
     if report.state not in NEXT_STATES[record.state]:
         return None
-    reason = report.state_reason_code
-    return Write(
-        before=record,
-        after=msgspec.structs.replace(
-            record,
-            state=report.state,
-            state_reason_code=reason,
-            state_reason_message=reason and f"{reason}: {report.state_reason_message}",
-            terminated_at_s=now_s if report.state == "terminated" else None,
-        ),
-    )
+    return Write(before=record, after=followed(record, report, now_s=now_s))
 
 
 def decide_lost(

@@ -180,6 +180,7 @@ def _reservation(records: Sequence[InstanceRecord]) -> Result:
 
 def _instance(record: InstanceRecord) -> Result:
     """Return EC2's Instance; the node is its host. What EC2 always sends is there, if empty."""
+    has_network = record.state != "terminated"
     return {
         "InstanceId": record.instance_id,
         "ImageId": record.image_id,
@@ -200,12 +201,31 @@ def _instance(record: InstanceRecord) -> Result:
         },
         "Monitoring": {"State": "disabled"},
         "Architecture": record.architecture,
+        # Stopped and started, an instance finds it as it was.
+        "RootDeviceType": "ebs",
+        "RootDeviceName": record.root_device_name,
+        # EC2's name volumes, which clients then ask for: here a disk is a part of its instance.
         "BlockDeviceMappings": [],
-        "NetworkInterfaces": [],
+        "PrivateIpAddress": record.private_ip_address if has_network else None,
+        "NetworkInterfaces": _network_interfaces(record) if has_network else [],
         "SecurityGroups": [],
         "ClientToken": record.client_token or "",
         "Tags": [{"Key": key, "Value": value} for key, value in record.tags.items()] or None,
     }
+
+
+def _network_interfaces(record: InstanceRecord) -> list[Result]:
+    """Return what there is of an instance's only interface; it goes with the instance."""
+    if record.mac_address is None:
+        return []
+    return [
+        {
+            "MacAddress": record.mac_address,
+            "PrivateIpAddress": record.private_ip_address,
+            "Status": "in-use",
+            "Attachment": {"DeviceIndex": 0, "Status": "attached", "DeleteOnTermination": True},
+        }
+    ]
 
 
 def _state_changes(changes: Iterable[tuple[InstanceRecord, InstanceRecord]]) -> list[Result]:

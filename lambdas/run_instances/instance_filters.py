@@ -26,7 +26,9 @@ _PROPERTIES: Final[Mapping[str, Property[InstanceRecord]]] = {
     "instance-type": lambda record: (record.instance_type,),
     "key-name": lambda record: (record.key_name,),
     "owner-id": lambda record: (record.account_id,),
+    "private-ip-address": lambda record: (record.private_ip_address,),
     "reservation-id": lambda record: (record.reservation_id,),
+    "root-device-name": lambda record: (record.root_device_name,),
     "tag-key": lambda record: record.tags,
 }
 

@@ -19,6 +19,7 @@ from fleetcast.errors import (
 )
 from fleetcast.messages import ShutdownBehavior
 from fleetcast.subjects import check_place
+from lambdas.run_instances.root_disk import BlockDeviceMapping, RootDisk, root_disk
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -64,6 +65,7 @@ class _Request(msgspec.Struct, frozen=True, rename="pascal"):
     tag_specifications: tuple[_TagSpecification, ...] = ()
     client_token: str | None = None
     dry_run: bool = False
+    block_device_mappings: tuple[BlockDeviceMapping, ...] = ()
     placement: _Placement = _Placement()
     instance_initiated_shutdown_behavior: str = "stop"
     disable_api_stop: bool = False
@@ -89,6 +91,7 @@ class LaunchParameters(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
     zone: str | None = None
     shutdown_behavior: ShutdownBehavior = "stop"
+    root_disk: RootDisk = RootDisk()
     client_token: str | None = None
     dry_run: bool = False
 
@@ -124,7 +127,7 @@ def launch_parameters(
     There is no default instance type: EC2's is m1.small.
     instance_types: the names that can be launched. regions: the fleet's. region: the one whose
     endpoint was called, or None. Raises MissingParameter, UnknownParameter,
-    InvalidParameterValue, InvalidAMIID.Malformed and TagLimitExceeded.
+    InvalidParameterValue, InvalidBlockDeviceMapping, InvalidAMIID.Malformed and TagLimitExceeded.
     """
     request = msgspec.convert(parameters, _Request)
     _refuse_what_cannot_be_honoured(request)
@@ -141,6 +144,7 @@ def launch_parameters(
         region=region,
         zone=zone,
         shutdown_behavior=_shutdown_behavior(request.instance_initiated_shutdown_behavior),
+        root_disk=root_disk(request.block_device_mappings),
         client_token=_matching(_CLIENT_TOKEN, request.client_token, "ClientToken"),
         dry_run=request.dry_run,
     )

@@ -109,6 +109,7 @@ def _new_launch(services: Services, call: Call, asked: LaunchParameters) -> _Lau
             tags=asked.tags,
             client_token=asked.client_token,
             shutdown_behavior=asked.shutdown_behavior,
+            root_device_name=asked.root_disk.device_name,
         )
         for index in range(asked.max_count)
     )
@@ -240,6 +241,7 @@ def _wanted(launch: _Launch, asked: LaunchParameters, deadline_s: float) -> Want
             key_name=asked.key_name,
             shutdown_behavior=asked.shutdown_behavior,
             tags=asked.tags,
+            root_disk_gib=asked.root_disk.size_gib or msgspec.UNSET,
         ),
         instances=tuple(
             messages.InstanceToLaunch(

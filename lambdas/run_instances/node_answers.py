@@ -16,7 +16,7 @@ from fleetcast import messages
 from fleetcast.errors import InvalidMessage, ServiceUnavailable
 from fleetcast.subjects import NodeAction, node_subject
 from lambdas.bus import RegionError
-from lambdas.records import NEXT_STATES
+from lambdas.records import NEXT_STATES, followed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -153,25 +153,12 @@ def _written(
         or report.state not in NEXT_STATES[record.state]
     ):
         return record
-    after = msgspec.structs.replace(
-        record,
-        state=report.state,
-        state_reason_code=report.state_reason_code,
-        state_reason_message=_reason(report),
-        terminated_at_s=services.now_s() if report.state == "terminated" else None,
-    )
+    after = followed(record, report, now_s=services.now_s())
     if services.fleet.change_state(record, after):
         return after
     # Somebody else was faster, and may know more than this answer did.
     current = services.fleet.instances_by_id(record.account_id, [record.instance_id])
     return current[0] if current else record
-
-
-def _reason(report: InstanceReport) -> str | None:
-    """Return the message as EC2 words it, with its code in front."""
-    if report.state_reason_code is None:
-        return None
-    return f"{report.state_reason_code}: {report.state_reason_message}"
 
 
 def node_silent(records: Iterable[InstanceRecord], *, also: str = "") -> ServiceUnavailable:

@@ -51,7 +51,15 @@ PENDING = InstanceRecord(
     node="n1",
     tags={"name": "web <1> & co"},
 )
-RUNNING = msgspec.structs.replace(PENDING, state="running", zone="us-east-1a", key_name="ops")
+RUNNING = msgspec.structs.replace(
+    PENDING,
+    state="running",
+    zone="us-east-1a",
+    key_name="ops",
+    root_device_name="/dev/xvda",
+    private_ip_address="169.254.12.34",
+    mac_address="02:3f:9a:00:17:c4",
+)
 STOPPED = msgspec.structs.replace(RUNNING, state="stopped")
 ENDED = msgspec.structs.replace(
     RUNNING,

@@ -14,6 +14,7 @@ from fleetcast.errors import (
     UnknownParameter,
 )
 from lambdas.run_instances.launch_parameters import LaunchParameters, launch_parameters
+from lambdas.run_instances.root_disk import RootDisk
 
 TYPES = {"t3.medium", "m8a.nano"}
 IMAGE = "ami-0123456789abcdef0"
@@ -42,7 +43,8 @@ FULL = {
 
 
 def test_every_parameter_arrives() -> None:
-    assert checked(**FULL, DryRun=True) == LaunchParameters(
+    disk = [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20}}]
+    assert checked(**FULL, DryRun=True, BlockDeviceMappings=disk) == LaunchParameters(
         image_id=IMAGE,
         instance_type="t3.medium",
         min_count=1,
@@ -52,6 +54,7 @@ def test_every_parameter_arrives() -> None:
         tags={"role": "web", "empty": ""},
         zone="us-east-1a",
         shutdown_behavior="terminate",
+        root_disk=RootDisk(device_name="/dev/xvda", size_gib=20),
         client_token=str(FULL["ClientToken"]),
         dry_run=True,
     )
