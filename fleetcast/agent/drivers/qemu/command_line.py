@@ -1,7 +1,7 @@
 """How a guest's QEMU is begun: a pure function of the guest, its files and the host.
 
-Never a shell's to read. Files are named in JSON, or with what QEMU would read as more than a name
-doubled; of what the instance's owner has given, only its sizes are here.
+Never a shell's to read. Files are named in JSON, or where QEMU reads nothing but a name; of what
+the instance's owner has given, only its sizes are here.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def command_line(
     """
     guest = record.guest
     return (
+        # A socket's path has to be short, and the state folder's may be long.
+        *("/usr/bin/env", f"--chdir={folder.path}"),
         *(str(host.binary), "-nodefaults", "-no-user-config", "-display", "none"),
         *("-name", guest.instance_id),
         *_machine(record, host),
@@ -68,7 +70,7 @@ def command_line(
         # A guest that has powered itself off, or has crashed, can be seen to have: QEMU stays.
         *("-action", "shutdown=pause,panic=pause"),
         *("-pidfile", str(folder.pid)),
-        *("-chardev", f"socket,id=qmp,path={_quoted(folder.monitor)},server=on,wait=off"),
+        *("-chardev", f"socket,id=qmp,path={folder.monitor.name},server=on,wait=off"),
         *("-mon", "chardev=qmp,mode=control"),
         # Nothing that a guest writes there takes room of the host's disk.
         *("-chardev", f"ringbuf,id={CONSOLE_CHARDEV},size={_CONSOLE_BYTES}"),
@@ -152,8 +154,3 @@ def _device(driver: str, **properties: str | int) -> Sequence[str]:
 def _sandbox(*, may_gain_privileges: bool) -> str:
     privileges = "allow" if may_gain_privileges else "deny"
     return f"on,obsolete=deny,elevateprivileges={privileges},spawn=allow,resourcecontrol=deny"
-
-
-def _quoted(path: Path) -> str:
-    """Double the commas: a single one would end the option."""
-    return str(path).replace(",", ",,")

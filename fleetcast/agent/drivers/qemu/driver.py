@@ -249,7 +249,8 @@ class QemuDriver:
 
     async def in_use(self) -> Mapping[str, GuestUse]:
         """Return what they have taken, as the kernel counts it."""
-        pids = {one: each.process.pid for one, each in self._running.items()}
+        running = self._running.items()
+        pids = {one: each.process.pid for one, each in running if not each.process.has_ended}
         return await asyncio.to_thread(guest_uses, self._folders, pids)
 
     async def leave(self) -> None:
@@ -274,12 +275,12 @@ class QemuDriver:
 
     async def _find(self, instance_id: str) -> RunningGuest | None:
         """Return the guest if its QEMU is there, whoever has started it."""
-        running = self._running.get(instance_id)
-        if running is not None:
+        while (running := self._running.get(instance_id)) is not None:
             if not running.process.has_ended:
                 return running
             await running.leave()
-            del self._running[instance_id]
+            if self._running.get(instance_id) is running:  # nobody else has found another meanwhile
+                del self._running[instance_id]
         folder = self._folders.of(instance_id)
         process = QemuProcess.of_pid_file(folder.pid)
         if process is None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from fleetcast.agent.drivers import Guest
-from fleetcast.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +18,6 @@ ImageFormat: TypeAlias = Literal["qcow2", "raw"]
 Firmware: TypeAlias = Literal["bios", "uefi"]
 
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
-_LONGEST_NAME: Final = "i-0123456789abcdef0/metadata.sock"
-# What the kernel takes as the path of a unix socket.
-_MAX_SOCKET_PATH_BYTES: Final = 107
 
 
 class GuestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,14 +87,6 @@ class GuestFolders:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        longest = self._root / _LONGEST_NAME
-        if len(os.fsencode(longest)) > _MAX_SOCKET_PATH_BYTES:
-            allowed = _MAX_SOCKET_PATH_BYTES - len(_LONGEST_NAME) - len("/guests/")
-            raise InvalidConfiguration(
-                "state_dir",
-                "has too long a path for the sockets of guests",
-                expected=f"at most {allowed} bytes, e.g. /var/lib/fleetcast",
-            )
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def of(self, instance_id: str) -> GuestFolder:

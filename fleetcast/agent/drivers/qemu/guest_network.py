@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -63,7 +64,7 @@ class GuestNetwork:
     async def prepare(self, guest: Guest, folder: GuestFolder) -> str:
         """Write its seed, serve its metadata, and return what -netdev is. Raises BootFailed."""
         facts = self._facts(guest)
-        write_seed(folder.seed, facts)
+        await asyncio.to_thread(write_seed, folder.seed, facts)
         try:
             socket = await self._serve(facts, folder)
         except OSError as problem:

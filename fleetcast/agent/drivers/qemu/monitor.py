@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from qemu.qmp import EventListener, Message, QMPClient, QMPError, Runstate
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
 
 CONSOLE_CHARDEV: Final = "console"
-_ANSWER_WITHIN_S: Final = 10.0
+_ANSWER_WITHIN_S: Final = 5.0
 
 
 class MonitorLost(FleetcastError):
@@ -42,7 +43,13 @@ class Monitor:
         client.events.event_filter = lambda _: False
         client.register_listener(_Changes(changed))
         try:
-            await asyncio.wait_for(client.connect(str(socket)), within_s)
+            folder = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)
+            try:
+                # By way of it, since the kernel takes only short paths for sockets.
+                address = f"/proc/self/fd/{folder}/{socket.name}"
+                await asyncio.wait_for(client.connect(address), within_s)
+            finally:
+                os.close(folder)
         except (QMPError, OSError, TimeoutError) as problem:
             raise MonitorLost(f"no monitor: {problem!r}") from problem
         return cls(client)

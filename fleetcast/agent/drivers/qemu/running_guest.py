@@ -33,11 +33,14 @@ _ENDS: Final[dict[str, tuple[Literal["powered off", "crashed"], str]]] = {
 }
 _WAITS_FOR_DISK: Final = "io-error"
 _UNKNOWN: Final = "unknown"
+# One that has to wait for the disk, say, can't shut itself down.
+_MAY_HEAR: Final = ("running", _UNKNOWN)
 _NOT_YET: Final = (None, _UNKNOWN, "prelaunch")
 
 _LOOK_EVERY_S: Final = 5.0
 _COME_UP_EVERY_S: Final = 0.02
 _PRESS_AGAIN_S: Final = 5.0
+_END_SEEN_WITHIN_S: Final = 0.1
 _QUIT_WITHIN_S: Final = 5.0
 _STILL_THERE_S: Final = 30.0
 # A process is gone a little later than its sockets.
@@ -58,7 +61,7 @@ class RunningGuest:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()  # a second connection would wait for the first to leave
         self._saving = asyncio.Lock()
-        self._run_state: str | None = None
+        self.run_state: str | None = None
         self._is_ours_to_end = False
         self._is_told = False
         self._went_on_at_s = 0.0
@@ -68,13 +71,13 @@ class RunningGuest:
     @property
     def has_ended(self) -> bool:
         """Say whether the guest runs no more, though its QEMU may still be there."""
-        return self.process.has_ended or self._run_state in _ENDS
+        return self.process.has_ended or self.run_state in _ENDS
 
     async def come_up(self, *, within_s: float) -> None:
         """Wait until a QEMU that was just begun runs its guest. Raises BootFailed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
-        while self._run_state in _NOT_YET:
+        while self.run_state in _NOT_YET:
             if await self.process.ended(within_s=_COME_UP_EVERY_S):
                 raise BootFailed(f"QEMU has ended: {last_words(self._folder)}")
             if loop.time() > deadline:
@@ -96,12 +99,12 @@ class RunningGuest:
             await self._leave_monitor()
             if await self.process.ended(within_s=_END_SHOWS_WITHIN_S):
                 return
-            if self._run_state != _UNKNOWN:
+            if self.run_state != _UNKNOWN:
                 _log.warning(
                     "QEMU doesn't answer; its guest is taken to run",
                     extra={"instance": self.instance_id, "why": str(lost)},
                 )
-            self._run_state = _UNKNOWN
+            self.run_state = _UNKNOWN
 
     async def save_console(self) -> None:
         """Keep what the guest has written since the last time. Raises MonitorLost."""
@@ -132,15 +135,16 @@ class RunningGuest:
     async def shut_down(self, *, within_s: float) -> None:
         """Let the guest shut itself down, if it does so in time, and end its QEMU."""
         self._is_ours_to_end = True
-        await self.look()
         deadline = asyncio.get_running_loop().time() + within_s
-        while not self.has_ended and self._run_state == "running":
+        await self.look()
+        while not self.has_ended and self.run_state in _MAY_HEAR:
             left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0 or self._monitor is None:
+            if left_s <= 0:
                 break
             with contextlib.suppress(MonitorLost):
                 # Again and again: a guest that is still booting doesn't hear it.
-                await self._monitor.press_power_button()
+                if self._monitor is not None:
+                    await self._monitor.press_power_button()
             await self._wait_for_end(min(left_s, _PRESS_AGAIN_S))
         await self.end()
 
@@ -186,12 +190,12 @@ class RunningGuest:
                 await self._leave_monitor()
                 socket, changed = self._folder.monitor, self._changed.set
                 self._monitor = await Monitor.connect(socket, changed=changed)
-            before, self._run_state = self._run_state, await self._monitor.run_state()
+            before, self.run_state = self.run_state, await self._monitor.run_state()
             await self.save_console()
-            if self._run_state == _WAITS_FOR_DISK:
-                await self._go_on(is_news=before != self._run_state)
-            elif self._run_state in _ENDS:
-                self._tell_end(*_ENDS[self._run_state])
+            if self.run_state == _WAITS_FOR_DISK:
+                await self._go_on(is_news=before != self.run_state)
+            elif self.run_state in _ENDS:
+                self._tell_end(*_ENDS[self.run_state])
 
     async def _go_on(self, *, is_news: bool) -> None:
         """Let a guest go on for which the host's disk had no room; it waits again if it must."""
@@ -205,8 +209,7 @@ class RunningGuest:
     async def _wait_for_end(self, within_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + within_s
         while not self.has_ended and asyncio.get_running_loop().time() < deadline:
-            await self.process.ended(within_s=min(within_s, 0.1))
-            if not self.process.has_ended:
+            if not await self.process.ended(within_s=_END_SEEN_WITHIN_S):
                 await self.look()
 
     def _tell_end(self, how: Literal["powered off", "crashed"], why: str) -> None:
