@@ -145,7 +145,7 @@ async def test_a_guest_that_hoards_connections_is_turned_away_and_served_again(
     services: MetadataServices, tmp_path: Path
 ) -> None:
     socket = await services.serve(told_instance(), tmp_path)
-    hoard = [await asyncio.open_unix_connection(socket) for _ in range(32)]
+    hoard = [await asyncio.open_unix_connection(socket) for _ in range(16)]
     assert await say(socket, TOKEN_REQUEST) == b""
     for _, writer in hoard:
         writer.close()

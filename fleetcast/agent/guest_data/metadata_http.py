@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _WITHIN_S: Final = 10.0
-# At one socket. More are turned away unread.
-_MAX_CONNECTIONS: Final = 32
+# More are turned away unread: of one guest, which its host pays for with a process each, and of
+# all guests of a bridge.
+_MAX_OF_A_SENDER: Final = 16
+_MAX_CONNECTIONS: Final = 512
 _CHUNK_BYTES: Final = 16_384
 
 
@@ -41,7 +43,7 @@ class Listener:
 
     def __init__(self, respond: Callable[[Request], Answer]) -> None:
         self._respond = respond
-        self._talking: set[asyncio.Task[None]] = set()
+        self._talking: dict[asyncio.Task[None], str | None] = {}
         self._server: asyncio.Server | None = None
 
     async def open(self, bound: socket.socket) -> None:
@@ -57,22 +59,26 @@ class Listener:
         await asyncio.gather(*self._talking, return_exceptions=True)
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._talking) >= _MAX_CONNECTIONS:
+        peer = writer.get_extra_info("peername")
+        sender = peer[0] if isinstance(peer, tuple) else None
+        of_sender = sum(one == sender for one in self._talking.values())
+        if of_sender >= _MAX_OF_A_SENDER or len(self._talking) >= _MAX_CONNECTIONS:
             writer.close()
             return
-        task = asyncio.create_task(_answer_one_request(reader, writer, self._respond))
-        self._talking.add(task)
-        task.add_done_callback(self._talking.discard)
+        talk = _answer_one_request(reader, writer, sender=sender, respond=self._respond)
+        task = asyncio.create_task(talk)
+        self._talking[task] = sender
+        task.add_done_callback(self._talking.pop)
 
 
 async def _answer_one_request(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
+    *,
+    sender: str | None,
     respond: Callable[[Request], Answer],
 ) -> None:
     """Read a request, answer it and close, all within 10 s, whatever the other side does."""
-    peer = writer.get_extra_info("peername")
-    sender = peer[0] if isinstance(peer, tuple) else None
     try:
         async with asyncio.timeout(_WITHIN_S):
             connection = h11.Connection(h11.SERVER)
@@ -87,7 +93,7 @@ async def _answer_one_request(
             writer.write(_encode(connection, given))
             await writer.drain()
     except (OSError, TimeoutError):
-        return  # it has gone, or is too slow to be worth a connection
+        writer.transport.abort()  # it has gone, or is too slow to be waited for
     finally:
         writer.close()
         with contextlib.suppress(OSError):
