@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 HOST: Final = "localhost"
 
 
-def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate of HOST that vouches for itself; return its file and its key's."""
+def write_certificate(folder: Path, *, host: str = HOST, valid_days: int = 1) -> tuple[Path, Path]:
+    """Make a certificate that vouches for itself; return its file and its key's.
+
+    valid_days: from now on; below 0 for one that has expired.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -32,9 +35,9 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=valid_days))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 
 from fleetcast import __version__
+from fleetcast.agent.commands.cordon import cordon, uncordon
+from fleetcast.agent.commands.doctor import doctor
+from fleetcast.agent.commands.drain import drain
 from fleetcast.agent.commands.install import install, uninstall, upgrade
 from fleetcast.agent.commands.run import run
 
@@ -18,7 +21,11 @@ def main() -> None:
     """
 
 
+main.add_command(cordon)
+main.add_command(drain)
+main.add_command(doctor)
 main.add_command(install)
 main.add_command(run)
+main.add_command(uncordon)
 main.add_command(uninstall)
 main.add_command(upgrade)
