@@ -50,6 +50,7 @@ InstanceState: TypeAlias = Literal[
     "pending", "running", "shutting-down", "terminated", "stopping", "stopped"
 ]
 ShutdownBehavior: TypeAlias = Literal["stop", "terminate"]
+CordonState: TypeAlias = Literal["open", "cordoned", "draining"]
 RootDiskGiB: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_ROOT_DISK_GIB)]
 LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=MAX_LEASE_MS)]
 
@@ -228,6 +229,35 @@ class ConsoleReply(Message, frozen=True, kw_only=True):
     node: str
     output_base64: str | None
     written_at_ms: EpochMs | None = None
+
+
+class CordonRequest(Message, frozen=True, kw_only=True):
+    """Closes a node to launches (Cordon), or opens it again (Uncordon)."""
+
+
+class DrainRequest(Message, frozen=True, kw_only=True):
+    """Closes a node to launches until nothing uses it any more, and tells what still does.
+
+    stop: stop what runs, instead of waiting for its end. only_look: change nothing.
+    """
+
+    stop: bool = False
+    only_look: bool = False
+
+
+class CordonReply(Message, frozen=True, kw_only=True):
+    """What Cordon, Uncordon and Drain have made of a node.
+
+    closed: why it takes no launches, or None. instances: those that use it. stopped_n: how many
+    more are on it, stopped. problem: why it will not be so after a restart of its agent, or "".
+    """
+
+    node: str
+    state: CordonState
+    closed: str | None
+    instances: tuple[InstanceReport, ...]
+    stopped_n: Annotated[int, msgspec.Meta(ge=0)]
+    problem: str = ""
 
 
 # --- asking every agent of a region --------------------------------------------------------

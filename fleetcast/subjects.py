@@ -35,13 +35,16 @@ class NodeAction(enum.StrEnum):
     """What one node can be asked."""
 
     COMMIT = "Commit"
+    CORDON = "Cordon"
     DESCRIBE = "Describe"
+    DRAIN = "Drain"
     GET_CONSOLE_OUTPUT = "GetConsoleOutput"
     REBOOT = "Reboot"
     RELEASE = "Release"
     START = "Start"
     STOP = "Stop"
     TERMINATE = "Terminate"
+    UNCORDON = "Uncordon"
 
 
 class RegionAction(enum.StrEnum):

@@ -13,6 +13,8 @@ import msgspec
 
 from fleetcast import messages
 from fleetcast.agent.capacity_report import CapacityReport
+from fleetcast.agent.cordon import Cordon
+from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers import BootFailed, Guest
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.guests import Guests
@@ -257,14 +259,23 @@ class UnitNode:
             now_ms=self._now_ms,
             capacity_changed=self._count_change,
         )
+        self.cordon = Cordon(
+            state_dir / "cordon.json",
+            ledger=self.ledger,
+            launches_decided=self.desk.settled,
+            capacity_changed=self._count_change,
+        )
+        self.drain = Drain(
+            cordon=self.cordon, instances=self.instances, owner_actions=self.owner_actions
+        )
         self.host_load = HostLoad()
         self.actions = NodeActions(
             node="n1",
             zone="z1",
             instances=self.instances,
-            guests=self.guests,
             holds=self.holds,
             owner_actions=self.owner_actions,
+            drain=self.drain,
             capacity_report=CapacityReport(
                 node="n1",
                 zone="z1",

@@ -43,7 +43,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 class AgentProcess:
-    """One `fleetcast-agent run`. logs: its lines so far."""
+    """One `fleetcast-agent run`. config: its settings. logs: its lines so far."""
 
     def __init__(self, folder: Path, nats_url: str, **changed: object) -> None:
         self.logs: list[dict[str, Any]] = []
@@ -62,8 +62,8 @@ class AgentProcess:
         }
         # A JSON string, number or list of strings is TOML too.
         lines = [f"{key} = {json.dumps(value)}" for key, value in (settings | changed).items()]
-        self._config = folder / "agent.toml"
-        self._config.write_text("\n".join(lines), encoding="utf-8")
+        self.config = folder / "agent.toml"
+        self.config.write_text("\n".join(lines), encoding="utf-8")
 
     @property
     def pid(self) -> int:
@@ -73,7 +73,7 @@ class AgentProcess:
     async def start(self) -> None:
         """Start it, and don't wait."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-B", "-m", "fleetcast.agent", "run", "--config", self._config),
+            *(sys.executable, "-B", "-m", "fleetcast.agent", "run", "--config", self.config),
             cwd=_ROOT,
             stderr=asyncio.subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": str(_ROOT)},

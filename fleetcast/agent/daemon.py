@@ -18,6 +18,8 @@ from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotat
 
 from fleetcast.agent.capacity_report import CapacityReport
 from fleetcast.agent.capacity_watch import CapacityWatch
+from fleetcast.agent.cordon import Cordon
+from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers.choice import make_driver
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
@@ -50,6 +52,8 @@ _log = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
 _PING_INTERVAL_S: Final = 10
 _CONNECT_WITHIN_S: Final = 30
+# A service manager waits 90 s and then kills.
+_LEAVE_WITHIN_S: Final = 10
 _NO_MANAGER: Final = ServiceManager(None)
 _CANCEL_AGAIN_S: Final = 0.1
 
@@ -118,17 +122,25 @@ class Agent:
             call_later=asyncio.get_running_loop().call_later,
             changed=self._changed.set,
         )
-        self._actions = self._node_actions()
+        owner_actions = OwnerActions(instances=self._instances, guests=self._guests)
+        cordon = Cordon(
+            state_dir / "cordon.json",
+            ledger=self._ledger,
+            launches_decided=self._desk.settled,
+            capacity_changed=self._changed.set,
+        )
+        self._drain = Drain(cordon=cordon, instances=self._instances, owner_actions=owner_actions)
+        self._actions = self._node_actions(owner_actions)
 
-    def _node_actions(self) -> NodeActions:
+    def _node_actions(self, owner_actions: OwnerActions) -> NodeActions:
         node, zone = self._settings.node, self._settings.zone
         return NodeActions(
             node=node,
             zone=zone,
             instances=self._instances,
-            guests=self._guests,
             holds=self._holds,
-            owner_actions=OwnerActions(instances=self._instances, guests=self._guests),
+            owner_actions=owner_actions,
+            drain=self._drain,
             capacity_report=CapacityReport(
                 node=node,
                 zone=zone,
@@ -185,6 +197,7 @@ class Agent:
                 self._capacity_watch.keep_looking(
                     self._ledger, taken=self._driver.in_use, capacity_changed=self._changed.set
                 ),
+                self._drain.keep_draining(),
                 self._holds.keep_lapsing(),
                 self._keep_forgetting(),
             )
@@ -198,14 +211,18 @@ class Agent:
         _log.info("leaving", extra={"node": self._settings.node})
         self._ledger.close("stopping")
         try:
-            await self._tokens.adjust()
-            await self._desk.settled()
-            await self._actions.answered()
-            await self._guests.idle()
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                await self._tokens.adjust()
+                await self._desk.settled()
+                await self._actions.answered()
+                await self._guests.idle()
             await self._subscriptions.settle()
         except nats.errors.Error as problem:
             # The server has gone, and with it those who wait for an answer.
             _log.warning("left without the last answers", extra={"why": repr(problem)})
+        except TimeoutError:
+            # The next agent goes on with them: they are in the journal.
+            _log.warning("left with work unfinished", extra={"instances": self._guests.at_work})
 
     async def _keep_forgetting(self) -> None:
         while True:

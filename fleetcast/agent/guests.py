@@ -148,6 +148,11 @@ class Guests:
         """Return the end of a guest's console; None if it has none."""
         return await self._driver.console_output(instance_id)
 
+    @property
+    def at_work(self) -> list[str]:
+        """The ids of the instances for whose guests something is under way."""
+        return list(self._work)
+
     async def idle(self) -> None:
         """Wait until nothing is under way for any guest."""
         while self._work:

@@ -14,7 +14,7 @@ from fleetcast.capacity import Resources, how_many_fit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Cause: TypeAlias = Literal["stopping", "journal unwritable", "set aside"]
+Cause: TypeAlias = Literal["stopping", "journal unwritable", "set aside", "cordoned", "draining"]
 
 
 class Ledger:

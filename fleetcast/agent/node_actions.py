@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast import messages
+from fleetcast.agent.cordon import CORDONED, OPEN, CordonWish
 from fleetcast.agent.holds import OrderExpired
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import InvalidMessage
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from fleetcast.agent.capacity_report import CapacityReport
-    from fleetcast.agent.guests import Guests
+    from fleetcast.agent.drain import Drain
     from fleetcast.agent.holds import Holds
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.owner_actions import Outcome, OwnerActions
@@ -55,18 +56,18 @@ class NodeActions:
         node: str,
         zone: str | None,
         instances: Instances,
-        guests: Guests,
         holds: Holds,
         owner_actions: OwnerActions,
+        drain: Drain,
         capacity_report: CapacityReport,
         now_s: Callable[[], float],
     ) -> None:
         self._node = node
         self._zone = zone
         self._instances = instances
-        self._guests = guests
         self._holds = holds
         self._owner_actions = owner_actions
+        self._drain = drain
         self._capacity_report = capacity_report
         self._now_s = now_s
         self._answering: set[asyncio.Task[None]] = set()
@@ -135,6 +136,15 @@ class NodeActions:
                 request = messages.decode(payload, messages.AttemptRequest)
                 reports = await self._holds.give_up(request, "released by its launch")
                 return self._instances_reply(reports)
+            case NodeAction.CORDON | NodeAction.UNCORDON:
+                messages.decode(payload, messages.CordonRequest)
+                wish = CORDONED if action == NodeAction.CORDON else OPEN
+                return self._cordon_reply(await self._drain.cordon.set(wish))
+            case NodeAction.DRAIN:
+                wanted = messages.decode(payload, messages.DrainRequest)
+                wish = CordonWish(state="draining", stops=wanted.stop)
+                problem = "" if wanted.only_look else await self._drain.cordon.set(wish)
+                return self._cordon_reply(problem)
             case _:
                 asked = messages.decode(payload, messages.InstancesRequest)
                 return await self._owner_reply(action, asked.instance_ids)
@@ -195,11 +205,21 @@ class NodeActions:
         (instance_id,) = instance_ids
         if self._instances.get(instance_id) is None:
             return messages.ConsoleReply(node=self._node, output_base64=None)
-        console = await self._guests.console_output(instance_id)
+        console = await self._owner_actions.console_output(instance_id)
         return messages.ConsoleReply(
             node=self._node,
             output_base64=base64.b64encode(console.output).decode() if console else "",
             written_at_ms=console.written_at_ms if console else None,
+        )
+
+    def _cordon_reply(self, problem: str) -> messages.CordonReply:
+        return messages.CordonReply(
+            node=self._node,
+            state=self._drain.cordon.wish.state,
+            closed=self._drain.cordon.closed,
+            instances=tuple(entry.report() for entry in self._drain.left()),
+            stopped_n=sum(entry.state == "stopped" for entry in self._instances),
+            problem=problem,
         )
 
     def _outcome_reply(self, outcome: Outcome) -> messages.InstancesReply:

@@ -1,4 +1,4 @@
-"""What an instance's owner asks of it once it is there: terminate, stop, start, reboot.
+"""What an instance's owner asks of it once it is there: terminate, stop, start, reboot, console.
 
 An instance never leaves its node: a stop gives its room back, and a start needs it again. Each
 may be repeated, and is answered when it is on disk.
@@ -6,7 +6,7 @@ may be repeated, and is answered when it is on disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -15,10 +15,14 @@ from fleetcast.agent.journal import JournalUnwritable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fleetcast.agent.drivers import ConsoleOutput
     from fleetcast.agent.entries import Entry
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
     from fleetcast.messages import InstanceReport
+
+
+_BY_ITS_OWNER: Final = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 
 
 class Outcome(NamedTuple):
@@ -50,24 +54,22 @@ class OwnerActions:
         return self._instances.reports(ids)
 
     def _terminating(self, entry: Entry) -> Entry:
-        return self._instances.moved(
-            entry, "shutting-down", "Client.UserInitiatedShutdown", "User initiated shutdown"
-        )
+        return self._instances.moved(entry, "shutting-down", *_BY_ITS_OWNER)
 
-    async def stop(self, instance_ids: Iterable[str]) -> Outcome:
-        """Begin stopping what runs."""
+    async def stop(
+        self, instance_ids: Iterable[str], *, reason: tuple[str, str] = _BY_ITS_OWNER
+    ) -> Outcome:
+        """Begin stopping what runs. reason: the state reason, code and message."""
         entries = await self._known(instance_ids)
-        beginning = [self._stopping(entry) for entry in entries if entry.state == "running"]
+        beginning = [self._stopping(entry, reason) for entry in entries if entry.state == "running"]
         refused = [
             entry for entry in entries if entry.state not in {"running", "stopping", "stopped"}
         ]
         await self._guests.change(beginning, [entry.guest.instance_id for entry in entries])
         return self._outcome(entries, wrong_state=refused)
 
-    def _stopping(self, entry: Entry) -> Entry:
-        stopping = self._instances.moved(
-            entry, "stopping", "Client.UserInitiatedShutdown", "User initiated shutdown"
-        )
+    def _stopping(self, entry: Entry, reason: tuple[str, str]) -> Entry:
+        stopping = self._instances.moved(entry, "stopping", *reason)
         return msgspec.structs.replace(stopping, has_run=True)
 
     async def start(self, instance_ids: Iterable[str]) -> Outcome:
@@ -99,6 +101,10 @@ class OwnerActions:
         return self._outcome(
             entries, wrong_state=[entry for entry in entries if entry.state != "running"]
         )
+
+    async def console_output(self, instance_id: str) -> ConsoleOutput | None:
+        """Return the end of an instance's console; None if it has none."""
+        return await self._guests.console_output(instance_id)
 
     async def _known(self, instance_ids: Iterable[str]) -> list[Entry]:
         ids = tuple(instance_ids)

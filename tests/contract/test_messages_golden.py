@@ -117,6 +117,25 @@ V1: Final[dict[str, Message]] = {
     "console_reply": messages.ConsoleReply(
         node="n1", output_base64="Ym9vdGVk", written_at_ms=1_700_000_000_000
     ),
+    "cordon_request": messages.CordonRequest(),
+    "drain_request": messages.DrainRequest(stop=True),
+    "cordon_reply": messages.CordonReply(
+        node="n1",
+        state="draining",
+        closed="draining",
+        instances=(
+            messages.InstanceReport(
+                instance_id="i-0123456789abcdef0",
+                launch_id="r-0123456789abcdef0",
+                attempt=1,
+                instance_type="t3.medium",
+                state="running",
+                account_id="123456789012",
+            ),
+        ),
+        stopped_n=2,
+        problem="/var/lib/fleetcast/cordon.json can't be written: No space left on device",
+    ),
     "region_request": messages.RegionRequest(),
     "instance_types_reply": messages.InstanceTypesReply(
         node="n1",

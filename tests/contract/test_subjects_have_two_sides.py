@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import nats
 import pytest
 from botocore.exceptions import ClientError
+from click.testing import CliRunner
 
 from fleetcast import messages
+from fleetcast.agent.command import main as fleetcast_agent
 from fleetcast.local.inventory import held_instances
 from fleetcast.subjects import (
     NodeAction,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+
+    from tests.agent_process import AgentProcess
 
 REGION: Final = "us-east-1"
 ZONE: Final = "us-east-1a"
@@ -64,6 +68,7 @@ def test_every_subject_is_asked_and_answered_by_what_ships(fleet: SmallFleet) ->
         _launch_more_than_fits()
         assert fleet.outside.run(held_instances(fleet.servers[REGION].url, REGION, nodes=1))
         fleet.outside.run(_ask_as_an_operator(listener))
+        _ask_as_the_nodes_operator(fleet.agents[NODE])
         fleet.outside.run(_all_heard(asked))
     finally:
         fleet.outside.run(listener.close())
@@ -142,3 +147,9 @@ async def _ask_as_an_operator(connection: Client) -> None:
     await connection.publish(subject, payload, reply=inbox)
     answer = await answers.next_msg(timeout=5)
     assert messages.decode(answer.data, messages.CapacityReply).node == NODE
+
+
+def _ask_as_the_nodes_operator(agent: AgentProcess) -> None:
+    for command in (["cordon"], ["drain", "--stop"], ["uncordon"]):
+        asked = CliRunner().invoke(fleetcast_agent, [*command, "--config", str(agent.config)])
+        assert asked.exit_code == 0, asked.output

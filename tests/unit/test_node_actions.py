@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # A NATS server's default.
 _NATS_MAX_PAYLOAD_BYTES = 1_048_576
+_ASKED_BY_OPERATORS = {NodeAction.CORDON, NodeAction.DRAIN, NodeAction.UNCORDON}
 _REGION_REQUEST = messages.encode(messages.RegionRequest())
 
 
@@ -332,10 +333,22 @@ async def test_an_action_on_one_node_cannot_be_asked_of_a_whole_region(tmp_path:
 )
 async def test_what_is_not_understood_is_not_answered(tmp_path: Path, payload: bytes) -> None:
     async with unit_node(tmp_path) as node:
-        for action in NodeAction:
+        for action in set(NodeAction) - _ASKED_BY_OPERATORS:
             request = Delivered(payload, subject=node_subject("r", "n1", action))
             await node.actions.answer_node(request)
             assert request.answers == []
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b'{"v":2}', b'{"v":1'])
+async def test_an_order_of_operators_that_is_not_understood_changes_nothing(
+    tmp_path: Path, payload: bytes
+) -> None:
+    async with unit_node(tmp_path) as node:
+        for action in _ASKED_BY_OPERATORS:
+            request = Delivered(payload, subject=node_subject("r", "n1", action))
+            await node.actions.answer_node(request)
+            assert request.answers == []
+        assert node.ledger.closed is None
 
 
 async def test_an_action_of_a_newer_version_is_not_answered(tmp_path: Path) -> None:

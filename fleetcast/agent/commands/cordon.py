@@ -1,0 +1,85 @@
+"""`fleetcast-agent cordon` and `uncordon`: close this node to launches, and open it again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleetcast import messages
+from fleetcast.agent.commands.node_line import node_line
+from fleetcast.agent.settings import read_settings
+from fleetcast.errors import FleetcastError
+from fleetcast.subjects import NodeAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+config_option: Callable[..., Callable[..., None]] = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("/etc/fleetcast/agent.toml"),
+    show_default=True,
+    help="The configuration of the agent that is asked.",
+)
+
+
+@click.command()
+@config_option
+def cordon(config: Path) -> None:
+    """Close this node: it takes no more launches, and starts no instance that is stopped.
+
+    What it has goes on. It stays closed until `uncordon`, also when the agent or the host is
+    restarted. The agent must be running.
+
+    Example: fleetcast-agent cordon --config /etc/fleetcast/agent.toml
+    """
+    reply = _ask(config, NodeAction.CORDON)
+    click.echo(f"{reply.node} is cordoned: it takes no launches. {in_use(reply)}")
+    check_is_kept(reply)
+
+
+@click.command()
+@config_option
+def uncordon(config: Path) -> None:
+    """Open this node to launches again, and end a drain.
+
+    Example: fleetcast-agent uncordon --config /etc/fleetcast/agent.toml
+    """
+    reply = _ask(config, NodeAction.UNCORDON)
+    check_is_kept(reply)
+    but = f", but takes no launches for another reason: {reply.closed}" if reply.closed else ""
+    click.echo(f"{reply.node} is not cordoned any more{but}.")
+
+
+def _ask(config: Path, action: NodeAction) -> messages.CordonReply:
+    async def ask() -> messages.CordonReply:
+        async with node_line(read_settings(config)) as line:
+            return await line.ask(action, messages.CordonRequest())
+
+    try:
+        return asyncio.run(ask())
+    except FleetcastError as problem:
+        raise click.ClickException(str(problem)) from problem
+
+
+def in_use(reply: messages.CordonReply) -> str:
+    """Say how many instances a node has."""
+    using_n = len(reply.instances)
+    using = f"{using_n} instance{'' if using_n == 1 else 's'} use{'s' if using_n == 1 else ''} it"
+    return f"{using}, and {reply.stopped_n} more on it {_are(reply.stopped_n)} stopped."
+
+
+def check_is_kept(reply: messages.CordonReply) -> None:
+    """Raise click.ClickException if what was ordered will not outlive the agent."""
+    if reply.problem:
+        raise click.ClickException(
+            f"{reply.node} could not write it down, so that it is {reply.state} only until its"
+            f" agent is restarted: {reply.problem}"
+        )
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
