@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _GUEST_ROOT: Final = Path(__file__).with_name("guest_root")
 _CACHE: Final = Path(__file__).resolve().parent.parent.parent / "build" / "cache" / "guest-image"
-_NEEDS: Final = "apt-get install busybox-static dosfstools mtools syslinux"
+_NEEDS: Final = "on Debian, apt-get install busybox-static dosfstools mtools syslinux"
+_FRESH_LISTS: Final = "as root, apt-get update"
 
 _KERNEL_PACKAGE: Final = "linux-image-cloud-amd64"
 _BUSYBOX: Final = Path("/usr/bin/busybox")
@@ -87,17 +88,18 @@ def _recipe() -> str:
         for path in (Path(__file__), _BUSYBOX, *_files_below(_GUEST_ROOT)):
             digest.update(str(path.name).encode() + b"\0" + path.read_bytes())
     except OSError as problem:
-        raise GuestImageFailed(f"{problem.filename}: {problem.strerror}; try {_NEEDS}") from problem
+        raise GuestImageFailed(
+            f"{problem.filename}: {problem.strerror}; try, {_NEEDS}"
+        ) from problem
     return digest.hexdigest()[:16]
 
 
 def _unpacked_kernel(work: Path) -> Path:
     """Return a folder with the files of Debian's cloud kernel package."""
-    meta = _run("apt-cache", "depends", _KERNEL_PACKAGE, folder=work).split()
-    packages = [word for word in meta if word.startswith("linux-image-") and word != meta[0]]
-    if not packages:
-        raise GuestImageFailed(f"apt knows no {_KERNEL_PACKAGE}: run apt-get update as root")
-    _run("apt-get", "download", packages[0], folder=work)
+    # A line with its own name, and one with the kernel of the day that it depends on.
+    said = _run("apt-cache", "depends", _KERNEL_PACKAGE, folder=work, remedy=_FRESH_LISTS)
+    package = said.split()[-1]
+    _run("apt-get", "download", package, folder=work, remedy=_FRESH_LISTS)
     unpacked = work / "kernel"
     _run("dpkg", "-x", str(next(work.glob("linux-image-*.deb"))), str(unpacked), folder=work)
     return unpacked
@@ -168,7 +170,7 @@ def _join_disk(disk: Path, partition: Path) -> Path:
     try:
         code = _BOOT_RECORD.read_bytes()
     except OSError as problem:
-        raise GuestImageFailed(f"{_BOOT_RECORD}: {problem.strerror}; try {_NEEDS}") from problem
+        raise GuestImageFailed(f"{_BOOT_RECORD}: {problem.strerror}; try, {_NEEDS}") from problem
     table = (
         _entry(_BOOTABLE, _FAT16_LBA, _FIRST_SECTOR, boot_sectors)
         + _entry(0, _LINUX, kept_from, kept_sectors)
@@ -196,8 +198,17 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _run(*command: str, folder: Path, given: str = "", output: BinaryIO | None = None) -> str:
-    """Run a command and return what it prints, or let it print to `output`."""
+def _run(
+    *command: str,
+    folder: Path,
+    given: str = "",
+    output: BinaryIO | None = None,
+    remedy: str = "",
+) -> str:
+    """Run a command and return what it prints, or let it print to `output`.
+
+    given: its standard input. remedy: what helps if it fails. Raises GuestImageFailed.
+    """
     try:
         done = subprocess.run(
             command,
@@ -208,10 +219,11 @@ def _run(*command: str, folder: Path, given: str = "", output: BinaryIO | None =
             check=True,
         )
     except FileNotFoundError as missing:
-        raise GuestImageFailed(f"{command[0]} is missing; try {_NEEDS}") from missing
+        raise GuestImageFailed(f"{command[0]} is missing; try, {_NEEDS}") from missing
     except subprocess.CalledProcessError as failed:
         said = failed.stderr.decode(errors="replace").strip()
-        raise GuestImageFailed(f"{' '.join(command)} failed: {said}") from failed
+        hint = f"; try, {remedy}" if remedy else ""
+        raise GuestImageFailed(f"{' '.join(command)} failed: {said}{hint}") from failed
     return (done.stdout or b"").decode()
 
 
