@@ -22,7 +22,7 @@ export PIP_ROOT_USER_ACTION ?= ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo local local-up local-down test check bench synth lock catalogue ec2-model clean
+.PHONY: help demo demo-vm local local-up local-down test check bench synth lock catalogue ec2-model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z%0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /  \1|/' \
@@ -30,6 +30,9 @@ help: ## list the targets
 
 demo: $(VENV) $(NODE) ## run the whole system here, drive it with an EC2 client, check each step
 	@$(RUN) -m fleetcast.local demo
+
+demo-vm: $(VENV) $(NODE) ## boot a real Linux guest through RunInstances and follow it; needs QEMU
+	@$(RUN) -m fleetcast.local demo-vm
 
 local: $(VENV) $(NODE) ## start the local stack and stay until Ctrl-C (FLEET=region=3x8vcpu/32GiB,...)
 	@$(RUN) -m fleetcast.local run
@@ -41,6 +44,7 @@ local-down: $(VENV) ## stop the local stack that local-up started
 	@$(RUN) -m fleetcast.local down
 
 test: $(VENV) $(NODE) ## run all tests
+	@.ci/missing-packages
 	@$(RUN) -m pytest
 
 check: $(VENV) ## lint, formatting, types and import rules

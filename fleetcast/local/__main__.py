@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from fleetcast.errors import FleetcastError, InvalidConfiguration
 from fleetcast.local import background
-from fleetcast.local.demo import run_demo
+from fleetcast.local.demo import run_demo, run_vm_demo
 from fleetcast.local.fleet import DEFAULT_FLEET, parse_fleet
 from fleetcast.local.progress import step
 from fleetcast.local.stack import LocalStack
@@ -41,6 +41,14 @@ _fleet_option = click.option(
     show_default=True,
     help="The nodes: REGION=COUNTxSIZE, joined by commas.",
 )
+_guests_option = click.option(
+    "--guests",
+    type=click.Choice(["simulated", "qemu"]),
+    default="simulated",
+    envvar="GUESTS",
+    show_default=True,
+    help="Whether the nodes simulate their guests or run them in QEMU.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,7 +61,8 @@ def main() -> None:
 
 @main.command()
 @_fleet_option
-def run(fleet: str) -> None:
+@_guests_option
+def run(fleet: str, guests: Literal["simulated", "qemu"]) -> None:
     """Start the stack and stay until Ctrl-C.
 
     Example: python -m fleetcast.local run --fleet us-east-1=3x8vcpu/32GiB,eu-west-1=2x4vcpu/16GiB
@@ -61,7 +70,7 @@ def run(fleet: str) -> None:
     groups = parse_fleet(fleet)
     # Each region once, in the order of the fleet; the first is the default region.
     regions = tuple(dict.fromkeys(group.region for group in groups))
-    with LocalStack(regions, fleet=groups) as stack:
+    with LocalStack(regions, fleet=groups, guests=guests) as stack:
         with step("Scoring the regions once"):
             stack.sweep("t3.medium")
         click.echo(_welcome(stack.describe()))
@@ -70,12 +79,13 @@ def run(fleet: str) -> None:
 
 @main.command()
 @_fleet_option
-def up(fleet: str) -> None:
+@_guests_option
+def up(fleet: str, guests: str) -> None:
     """Start the stack in the background; return when it answers.
 
     Example: python -m fleetcast.local up
     """
-    click.echo(_welcome(background.start(["run", "--fleet", fleet])))
+    click.echo(_welcome(background.start(["run", "--fleet", fleet, "--guests", guests])))
 
 
 @main.command()
@@ -94,6 +104,15 @@ def demo() -> None:
     Example: python -m fleetcast.local demo
     """
     sys.exit(0 if run_demo() else 1)
+
+
+@main.command()
+def demo_vm() -> None:
+    """Boot a real Linux guest through RunInstances and follow it to its end; needs QEMU.
+
+    Example: python -m fleetcast.local demo-vm
+    """
+    sys.exit(0 if run_vm_demo() else 1)
 
 
 def _welcome(stack: StackFile) -> str:

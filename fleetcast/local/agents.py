@@ -27,10 +27,17 @@ class _Agent:
 
 
 class Agents:
-    """Starts and stops agents. directory: each one's configuration and state, by node."""
+    """Starts and stops agents.
 
-    def __init__(self, processes: Processes, *, directory: Path, log_dir: Path) -> None:
+    directory: each one's configuration and state, by node. images: what their guests boot from, in
+    QEMU; None: guests are simulated.
+    """
+
+    def __init__(
+        self, processes: Processes, *, directory: Path, log_dir: Path, images: Path | None
+    ) -> None:
         self._processes = processes
+        self._images = images
         self._directory = directory
         self._log_dir = log_dir
         self._by_node: dict[str, _Agent] = {}
@@ -74,6 +81,7 @@ class Agents:
             size=group.size,
             nats_url=nats_url,
             state_dir=state_dir,
+            images=self._images,
         )
         child = self._processes.start(
             f"agent {node}",

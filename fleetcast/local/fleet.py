@@ -31,6 +31,7 @@ OWN_INSTANCE_TYPES: Final = (
 )
 DEFAULT_FLEET: Final = "us-east-1=3x8vcpu/32GiB,eu-west-1=1x8vcpu/32GiB"
 MAX_NODES: Final = 100  # each is a process of some 40 MB
+_VCPU_PER_CORE: Final = 16
 _ZONE_LETTERS: Final = "abc"
 
 _MIB_PER_UNIT: Final = {"MiB": 1, "GiB": 1024}
@@ -124,20 +125,28 @@ def write_agent_config(
     size: NodeSize,
     nats_url: str,
     state_dir: Path,
+    images: Path | None = None,
 ) -> None:
-    """Write one agent's agent.toml. zone: None for a node outside any."""
+    """Write one agent's agent.toml.
+
+    zone: None for a node outside any. images: the images.toml of a node that runs its guests in
+    QEMU; None: they are simulated.
+    """
     lines = [
         *_toml(
             node=node,
             region=region,
             **({} if zone is None else {"zone": zone}),
             state_dir=str(state_dir),
-            driver="simulated",
+            driver="qemu" if images else "simulated",
             instance_types=SERVED_TYPES,
         ),
         *("[nats]", *_toml(url=nats_url)),
         *("[capacity]", *_toml(vcpu=size.vcpu, memory_mib=size.memory_mib)),
     ]
+    if images:
+        # However few cores this machine has: all its nodes share them.
+        lines += [*_toml(vcpu_per_core=_VCPU_PER_CORE), "[images]", *_toml(catalogue=str(images))]
     for own in OWN_INSTANCE_TYPES:
         lines += [
             "[[own_instance_types]]",

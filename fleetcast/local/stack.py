@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import boto3
 import msgspec
@@ -29,6 +29,7 @@ from fleetcast.local.monitoring import subjects_by_connection
 from fleetcast.local.nats_server import start_nats_server
 from fleetcast.local.processes import Processes
 from fleetcast.local.progress import step
+from fleetcast.local.qemu_guests import end_guests, write_image_catalogue
 from fleetcast.local.signal_sources import (
     CLUSTER,
     JOB_STACK,
@@ -69,6 +70,7 @@ class LocalStack:
     """A running stack, for the length of a `with` block.
 
     regions: the first is the default region. fleet: nodes to start with; more may come.
+    guests: whether its nodes simulate their guests, or run them in QEMU.
     directory: all that it writes; what an earlier run left is cleared, but for what makes this
     one faster. Entering raises StackAlreadyRunning or ProcessFailed, with nothing left running.
     """
@@ -78,10 +80,12 @@ class LocalStack:
         regions: Sequence[str],
         *,
         fleet: Sequence[NodeGroup] = (),
+        guests: Literal["simulated", "qemu"] = "simulated",
         directory: Path = LOCAL_DIRECTORY,
     ) -> None:
         self._regions = tuple(regions)
         self._fleet = fleet
+        self._images = directory / "images.toml" if guests == "qemu" else None
         self._directory = directory
         self._log_dir = directory / "log"
         self._stack_file = directory / "stack.json"
@@ -234,9 +238,13 @@ class LocalStack:
     def _start(self, running: ExitStack) -> None:
         running.enter_context(held_lock(self._directory, pid=os.getpid()))
         self._stack_file.unlink(missing_ok=True)
+        end_guests(self._directory)  # what an earlier run left, if it was killed
         for name in ("agents", "log", "nats"):
             shutil.rmtree(self._directory / name, ignore_errors=True)
         self._log_dir.mkdir(parents=True)
+        if self._images:
+            with step("Building a small Linux image"):
+                write_image_catalogue(self._images)
         with step("Starting NATS and the AWS emulator"):
             fakes_url = self._start_services(running)
         with step("Deploying the app with cdk") as note:
@@ -262,11 +270,13 @@ class LocalStack:
             )
             for region in self._regions
         }
+        running.callback(end_guests, self._directory)
         self._agents = Agents(
             # Stopped on their own, and first: an agent that loses its NATS can't leave in order.
             running.enter_context(Processes()),
             directory=self._directory / "agents",
             log_dir=self._log_dir,
+            images=self._images,
         )
         scenario = moving_scenario(self._regions)
         fakes = running.enter_context(AwsFakes(lambda: scenario))
