@@ -56,8 +56,8 @@ class SmallFleet:
     def kill_region(self, name: str) -> None:
         self.outside.run(self.servers[name].kill())
 
-    def start_agent(self, region: str, node: str, *, slots: int) -> None:
-        """Start a node's agent, and wait until it serves."""
+    def start_agent(self, region: str, node: str, *, slots: int, **settings: object) -> None:
+        """Start a node's agent, and wait until it serves. settings: what differs in agent.toml."""
         folder = self.folder / node
         folder.mkdir()
         self.agents[node] = AgentProcess(
@@ -69,7 +69,8 @@ class SmallFleet:
             **{
                 "capacity.vcpu": TYPE_VCPU * slots,
                 "capacity.memory_mib": TYPE_MEMORY_MIB * slots,
-            },
+            }
+            | settings,
         )
         self.restart_agent(node)
 

@@ -42,6 +42,7 @@ import msgspec
 from fleetcast.agent.capacity_settings import CapacitySettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
+from fleetcast.agent.toml_lines import placed
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration, InvalidSubjectToken, UnknownInstanceType
 from fleetcast.instance_types import Catalogue, InstanceType
@@ -124,9 +125,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(path: Path) -> AgentSettings:
-    """Read agent.toml. Raises InvalidConfiguration naming the file and the key."""
+    """Read agent.toml. Raises InvalidConfiguration naming the file, the line and the key."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except OSError as problem:
         raise InvalidConfiguration(
             str(path), f"can't be read: {problem.strerror}", expected="the agent's configuration"
@@ -138,9 +140,7 @@ def read_settings(path: Path) -> AgentSettings:
     try:
         return read_struct(values, AgentSettings)
     except InvalidConfiguration as problem:
-        raise InvalidConfiguration(
-            f"{path}: {problem.key}", problem.problem, expected=problem.expected
-        ) from problem
+        raise placed(problem, text, source=str(path)) from problem
 
 
 def _check_token(key: str, value: str, allowed: str) -> None:

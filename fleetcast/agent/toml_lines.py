@@ -1,4 +1,4 @@
-"""Finds the line of a key in a TOML text, for errors about its value. Pure.
+"""Finds the lines of keys in TOML texts, for errors about their values. Pure.
 
 The reader of the standard library tells lines only of what is no TOML at all.
 """
@@ -9,10 +9,21 @@ import re
 from collections import Counter
 from typing import Final
 
+from fleetcast.errors import InvalidConfiguration
+
 _NAME: Final = r"[\"']?([\w.-]+)[\"']?"
 _TABLES_ITEM: Final = re.compile(rf"\s*\[\[\s*{_NAME}\s*\]\]")
 _TABLE: Final = re.compile(rf"\s*\[\s*{_NAME}\s*\]")
 _VALUE: Final = re.compile(rf"\s*{_NAME}\s*=")
+
+
+def placed(problem: InvalidConfiguration, text: str, *, source: str) -> InvalidConfiguration:
+    """Return the same error with the place of its key in front. source: what the text is called."""
+    line = line_of(text, problem.key)
+    place = f"{source}, line {line}" if line else source
+    return InvalidConfiguration(
+        f"{place}: {problem.key}", problem.problem, expected=problem.expected
+    )
 
 
 def line_of(text: str, key: str) -> int | None:

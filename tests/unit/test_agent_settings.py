@@ -84,7 +84,16 @@ def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, good: str, bad: str,
     assert good in _GOOD
     with pytest.raises(InvalidConfiguration) as caught:
         _read(tmp_path, _GOOD.replace(good, bad)).served_types(ec2_catalogue())
-    assert caught.value.key.removeprefix(f"{tmp_path / 'agent.toml'}: ") == key
+    assert caught.value.key.rpartition(": ")[2] == key
+
+
+def test_a_wrong_value_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    wrong = _GOOD.replace("memory_mib = 512", "memory_mib = 0")
+    with pytest.raises(InvalidConfiguration) as caught:
+        _read(tmp_path, wrong)
+    line = wrong.splitlines().index("memory_mib = 0") + 1
+    place = f"{tmp_path / 'agent.toml'}, line {line}: own_instance_types[0].memory_mib: "
+    assert str(caught.value).startswith(place)
 
 
 @pytest.mark.parametrize(

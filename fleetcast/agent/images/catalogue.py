@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from fleetcast.agent.images.urls import check_url
-from fleetcast.agent.toml_lines import line_of
+from fleetcast.agent.toml_lines import placed
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration
 
@@ -97,11 +97,7 @@ def read_catalogue(text: bytes, *, source: str, is_own: bool) -> Catalogue:
     try:
         return _by_id(read_struct(values, _File).image, is_own=is_own)
     except InvalidConfiguration as problem:
-        line = line_of(decoded, problem.key)
-        place = f"{source}, line {line}" if line else source
-        raise InvalidConfiguration(
-            f"{place}: {problem.key}", problem.problem, expected=problem.expected
-        ) from problem
+        raise placed(problem, decoded, source=source) from problem
 
 
 def _by_id(images: tuple[Image, ...], *, is_own: bool) -> Catalogue:

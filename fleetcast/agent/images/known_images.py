@@ -90,7 +90,10 @@ class RegionCatalogue:
     async def keep_current(self) -> None:
         """Fetch it now and again until cancelled."""
         while True:
-            await self.fetch()
+            try:
+                await self.fetch()
+            except Exception:  # noqa: BLE001 - the next one may do better
+                _log.exception("region's image catalogue not read")
             await asyncio.sleep(min(_FETCH_AGAIN_AFTER_S, self._every_s))
             self._wanted.clear()
             try:

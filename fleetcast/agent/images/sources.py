@@ -109,16 +109,16 @@ def _opened_s3(url: str) -> Iterator[Source]:
     import botocore.exceptions  # noqa: PLC0415
     import botocore.session  # noqa: PLC0415
 
-    session = botocore.session.get_session()
-    config = botocore.config.Config(
-        connect_timeout=_CONNECT_WITHIN_S,
-        read_timeout=_READ_WITHIN_S,
-        # A node without credentials still reads what is public.
-        signature_version=None if session.get_credentials() else botocore.UNSIGNED,
-    )
-    region = session.get_config_variable("region") or "us-east-1"
     parts = urlsplit(url)
     try:
+        session = botocore.session.get_session()
+        config = botocore.config.Config(
+            connect_timeout=_CONNECT_WITHIN_S,
+            read_timeout=_READ_WITHIN_S,
+            # A node without credentials still reads what is public.
+            signature_version=None if session.get_credentials() else botocore.UNSIGNED,
+        )
+        region = session.get_config_variable("region") or "us-east-1"
         # botocore's own stubs know no services.
         client: Any = session.create_client("s3", region_name=region, config=config)
         with contextlib.closing(client):

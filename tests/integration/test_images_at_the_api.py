@@ -1,0 +1,102 @@
+"""What a node's images and key pairs do to launches, as an EC2 client is told of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from botocore.exceptions import ClientError
+
+from fleetcast.local.conditions import wait_until
+from tests.ec2_endpoint import ec2_client, error_of
+from tests.image_server import ID, an_image, catalogue_text
+from tests.small_fleet import TYPE, SmallFleet, small_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mypy_boto3_ec2 import EC2Client
+
+_REGION: Final = "us-east-1"
+_ARM_ID: Final = "ami-0123456789abcdef1"
+_CONTENT: Final = b"no disk at all"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFleet]:
+    """One node that runs real guests, whose images are all useless."""
+    disk, catalogue = tmp_path / "disk.raw", tmp_path / "images.toml"
+    disk.write_bytes(b"what somebody else has put there")
+    catalogue.write_text(
+        catalogue_text(
+            an_image(_CONTENT, path=str(disk)),
+            an_image(_CONTENT, id=_ARM_ID, path=str(disk), architecture="arm64", firmware="uefi"),
+        ),
+        encoding="utf-8",
+    )
+    with small_fleet(tmp_path, monkeypatch) as made:
+        made.start_region(_REGION)
+        made.start_agent(
+            _REGION,
+            "n1",
+            slots=2,  # one: a guest takes more than its own memory
+            driver="qemu",
+            **{"images.catalogue": str(catalogue), "qemu.accelerator": "tcg"},
+        )
+        made.start_function(_REGION)
+        yield made
+
+
+def _launch(client: EC2Client, **how: Any) -> Any:  # noqa: ANN401 - botocore's answers
+    return client.run_instances(
+        **{"ImageId": ID, "InstanceType": TYPE, "MinCount": 1, "MaxCount": 1, **how}
+    )
+
+
+def test_what_no_node_could_boot_is_refused_and_leaves_nothing(fleet: SmallFleet) -> None:
+    client = ec2_client()
+    refusals: list[tuple[dict[str, Any], str, str]] = [
+        ({"ImageId": "ami-0000000a"}, "InvalidAMIID.NotFound", "'[ami-0000000a]' does not exist"),
+        ({"ImageId": "ami-1"}, "InvalidAMIID.Malformed", '"ami-1"'),
+        (
+            {"ImageId": _ARM_ID},
+            "InvalidParameterValue",
+            "architecture 'arm64' of the specified AMI",
+        ),
+        ({"KeyName": "nobody"}, "InvalidKeyPair.NotFound", "'nobody' does not exist"),
+        ({"ImageId": "ami-0000000a", "MinCount": 2, "MaxCount": 9}, "InvalidAMIID.NotFound", ""),
+    ]
+    for parameters, code, told in refusals:
+        with pytest.raises(ClientError) as refusal:
+            _launch(client, ClientToken="again", **parameters)
+        found, message, status = error_of(refusal.value)
+        assert (found, status) == (code, 400)
+        assert told in message
+        assert not fleet.records()
+    # The token is free again, and so is the room.
+    _launch(client, ClientToken="again")
+
+
+def test_an_image_with_another_content_ends_its_instance_and_says_why(fleet: SmallFleet) -> None:
+    client = ec2_client()
+    disk = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 2}}
+    (launched,) = _launch(client, BlockDeviceMappings=[disk])["Instances"]
+    assert launched["RootDeviceName"] == "/dev/xvda"
+
+    def described() -> Any:  # noqa: ANN401 - botocore's answers
+        ids = [launched["InstanceId"]]
+        return client.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"][0]
+
+    assert wait_until(lambda: described()["State"]["Name"] == "terminated", 15)
+    reason = described()["StateReason"]
+    assert reason["Code"] == "Server.InternalError"
+    assert "is not what its catalogue says" in reason["Message"]
+    assert hashlib.sha256(_CONTENT).hexdigest() in reason["Message"]
+    # It never had them, but for as long as it was there they were its own.
+    (record,) = fleet.records()
+    assert record.mac_address is not None
+    assert record.mac_address.startswith("02:")
+    assert record.private_ip_address is not None
+    assert record.private_ip_address.startswith("169.254.")
