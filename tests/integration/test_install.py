@@ -164,6 +164,31 @@ def test_an_image_may_be_prepared_without_saying_who_its_nodes_are(tree: Path) -
     assert (tree / _UNITS / "fleetcast-agent.service").exists()
 
 
+def test_guests_on_a_bridge_get_what_their_network_needs_while_the_configuration_says_so(
+    tree: Path,
+) -> None:
+    drop_in = tree / _UNITS / "fleetcast-guest@.service.d/bridge.conf"
+    _installed(tree)
+    assert not drop_in.exists()
+    config = tree / "etc/fleetcast/agent.toml"
+    without = config.read_text(encoding="utf-8")
+    config.write_text(f'{without}\n[qemu]\nbridge = "br0"\n', encoding="utf-8")
+    assert _run("upgrade", tree, "--python", _PYTHON).exit_code == 0
+    assert "AmbientCapabilities=CAP_NET_ADMIN" in drop_in.read_text(encoding="utf-8")
+    config.write_text(without, encoding="utf-8")
+    assert _run("upgrade", tree, "--python", _PYTHON).exit_code == 0
+    assert not drop_in.exists()
+
+
+def test_a_bridge_can_be_named_when_installing(tree: Path) -> None:
+    before = _files(tree)
+    _installed(tree, *_WHO, "--bridge", "br0")
+    assert read_settings(tree / "etc/fleetcast/agent.toml").qemu.bridge == "br0"
+    assert (tree / _UNITS / "fleetcast-agent.service.d/bridge.conf").exists()
+    assert _run("uninstall", tree).exit_code == 0
+    assert _files(tree) == before
+
+
 # --- wrong input ---------------------------------------------------------------------------
 
 
@@ -177,6 +202,7 @@ def test_what_is_wrong_is_told_before_anything_is_changed(tree: Path, tmp_path: 
         (("--region", "us-east-1", *nats), ("--node",)),
         (("--region", "us-east-1", "--node", "n1"), ("--nats",)),
         ((*_WHO, "--family", "t33"), ("families[0]", "t33")),
+        ((*_WHO, "--driver", "xen"), ("driver", "qemu")),
         ((*_WHO, "--creds", str(tmp_path / "no.creds")), ("no.creds", "nsc generate creds")),
         ((*_WHO, "--creds", str(tmp_path / "absent")), ("absent", "No such file")),
         ((*_WHO, "--python", "/opt/absent/python"), ("/opt/absent/python", "--python")),

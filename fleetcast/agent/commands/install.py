@@ -11,7 +11,6 @@ import click
 
 from fleetcast.agent.install.configuration import configuration, node_name
 from fleetcast.agent.install.installation import Installation
-from fleetcast.agent.install.node_files import CREDENTIALS, STATE_DIR
 from fleetcast.errors import FleetcastError
 
 if TYPE_CHECKING:
@@ -56,8 +55,11 @@ _python = click.option(
 )
 @click.option("--zone", help="The node's zone, e.g. us-east-1a.")
 @click.option("--node", help="The node's name; default: the host's.")
-@click.option("--family", "families", multiple=True, default=("t3",), show_default=True)
-@click.option("--driver", default="simulated", show_default=True, help="What runs the guests.")
+@click.option(
+    "--family", "families", multiple=True, help="A family that it serves, e.g. t3; repeatable."
+)
+@click.option("--driver", default="qemu", show_default=True, help="What runs the guests.")
+@click.option("--bridge", help="The host's bridge for guests; default: networks of their own.")
 @click.option("--start/--no-start", default=True, show_default=True)
 @_python
 @_on_a_tree
@@ -70,6 +72,7 @@ def install(  # noqa: PLR0913 - one parameter an option
     node: str | None,
     families: tuple[str, ...],
     driver: str,
+    bridge: str | None,
     start: bool,
     python: str | None,
     root: Path,
@@ -93,10 +96,10 @@ def install(  # noqa: PLR0913 - one parameter an option
             region=region,
             zone=zone,
             nats_url=nats_url,
-            credentials=CREDENTIALS if creds else None,
+            has_credentials=creds is not None,
             driver=driver,
             families=families,
-            state_dir=STATE_DIR,
+            bridge=bridge,
         )
     elif region or nats_url or not is_image:
         raise click.UsageError("--region and --nats are both needed")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import socket
 import tomllib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import psutil
-
+from fleetcast.agent.install.node_files import CREDENTIALS, STATE_DIR
 from fleetcast.agent.settings import AgentSettings
 from fleetcast.configuration import read_struct
 from fleetcast.instance_types import ec2_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_MIB: Final = 1024**2
-# What the host itself needs: a tenth, and no less than this.
-_HOST_MEMORY_MIB: Final = 1_024
 
 
 def configuration(
@@ -28,10 +24,10 @@ def configuration(
     region: str,
     zone: str | None,
     nats_url: str,
-    credentials: str | None,
+    has_credentials: bool,
     driver: str,
     families: Sequence[str],
-    state_dir: str,
+    bridge: str | None,
 ) -> str:
     """Return the text of an agent.toml. Raises InvalidConfiguration for what no agent takes."""
     lines = [
@@ -39,17 +35,14 @@ def configuration(
         f"node = {json.dumps(node)}",
         f"region = {json.dumps(region)}",
         *([f"zone = {json.dumps(zone)}"] if zone else []),
-        f"state_dir = {json.dumps(state_dir)}",
+        f"state_dir = {json.dumps(STATE_DIR)}",
         f"driver = {json.dumps(driver)}",
-        f"families = {json.dumps(list(families))}",
+        f"families = {json.dumps([*families] or list(usual_families()))}",
         "",
         "[nats]",
         f"url = {json.dumps(nats_url)}",
-        *([f"credentials_file = {json.dumps(credentials)}"] if credentials else []),
-        "",
-        "[capacity]",
-        f"vcpu = {psutil.cpu_count(logical=False) or psutil.cpu_count() or 1}",
-        f"memory_mib = {memory_for_guests_mib(psutil.virtual_memory().total // _MIB)}",
+        *([f"credentials_file = {json.dumps(CREDENTIALS)}"] if has_credentials else []),
+        *(["", "[qemu]", f"bridge = {json.dumps(bridge)}"] if bridge else []),
         "",
     ]
     text = "\n".join(lines)
@@ -57,9 +50,9 @@ def configuration(
     return text
 
 
-def memory_for_guests_mib(total_mib: int) -> int:
-    """Return what guests may have of a host's memory, at least 1 MiB."""
-    return max(1, total_mib - max(_HOST_MEMORY_MIB, total_mib // 10))
+def usual_families() -> Sequence[str]:
+    """Return the families that a host of this architecture serves when none are named."""
+    return ("t4g", "m8g") if platform.machine() == "aarch64" else ("t3", "m8a")
 
 
 def node_name() -> str:

@@ -7,6 +7,7 @@ of an image, and gives them their owners, when it first boots.
 from __future__ import annotations
 
 import shutil
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,11 +55,11 @@ class Installation:
         self._check(python)
         secret = _read_credentials(credentials) if credentials else None
         with self._tree.manifest():
-            has_news = write_node_files(self._tree, python=python)
             if secret is not None:
                 self._tree.write(CREDENTIALS, secret, mode=0o600)
             if configuration is not None:
                 self._write_configuration(configuration.encode())
+            has_news = self._write_node_files(python, configuration or "")
         if self._host:
             self._host.follow(has_news=has_news)
             if start:
@@ -74,9 +75,7 @@ class Installation:
             raise InstallFailed("the agent is not installed here: fleetcast-agent install")
         self._check(python)
         with self._tree.manifest():
-            has_news = write_node_files(self._tree, python=python)
-            self._tree.claim(CONFIG, CREDENTIALS)
-            self._tree.remove_unclaimed()
+            has_news = self._write_node_files(python, "")
         if self._host:
             self._host.follow(has_news=has_news)
             # Also when no file has changed: the code may have.
@@ -119,6 +118,13 @@ class Installation:
                 "e.g. /usr/bin/python3 -m venv /opt/fleetcast && "
                 "/opt/fleetcast/bin/pip install 'fleetcast[agent]'"
             )
+
+    def _write_node_files(self, python: str, wished: str) -> bool:
+        """Write what belongs to the configuration that there is, or else is wished."""
+        has_bridge = _has_bridge(self._tree.read(CONFIG) or wished.encode())
+        has_news = write_node_files(self._tree, python=python, has_bridge=has_bridge)
+        self._tree.claim(CONFIG, f"{CONFIG}.new", CREDENTIALS)
+        return self._tree.remove_unclaimed() or has_news
 
     def _write_configuration(self, wished: bytes) -> None:
         existing = self._tree.read(CONFIG)
@@ -163,6 +169,15 @@ class Installation:
             self._say(f"{done}: {self._tree.changes_n} changes")
         else:
             self._say("nothing to change")
+
+
+def _has_bridge(configuration: bytes) -> bool:
+    try:
+        values = tomllib.loads(configuration.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InstallFailed(f"{CONFIG} is no TOML: {problem}") from problem
+    qemu = values.get("qemu")
+    return isinstance(qemu, dict) and bool(qemu.get("bridge"))
 
 
 def _read_credentials(path: Path) -> bytes:

@@ -39,15 +39,21 @@ _FILES: Final = (
     NodeFile("/etc/polkit-1/rules.d/50-fleetcast.rules", "polkit.rules"),
     NodeFile("/etc/udev/rules.d/60-fleetcast-vfio.rules", "udev.rules"),
 )
+# What a node whose guests are on a bridge of the host's has beside them.
+_BRIDGE_FILES: Final = (
+    NodeFile(f"{UNIT_DIR}/fleetcast-guest@.service.d/bridge.conf", "guest-bridge.conf"),
+    NodeFile(f"{UNIT_DIR}/{AGENT_UNIT}.d/bridge.conf", "agent-bridge.conf"),
+)
 
 
-def write_node_files(tree: Tree, *, python: str) -> bool:
+def write_node_files(tree: Tree, *, python: str, has_bridge: bool) -> bool:
     """Write them; return whether systemd and udev have to read theirs anew.
 
-    python: the interpreter that fleetcast is installed for, as the node will see it.
+    python: the interpreter that fleetcast is installed for, as the node will see it. has_bridge:
+    guests are on a bridge of the host's.
     """
     has_news = False
-    for file in _FILES:
+    for file in (*_FILES, *(_BRIDGE_FILES if has_bridge else ())):
         content = _source(file.source).replace("@python@", python)
         if file.name == SYSUSERS and _has_kvm_group(tree):
             # Made by the udev package. Without it /dev/kvm is for everyone, or there is none.

@@ -117,12 +117,18 @@ class Tree:
         """Keep files from being removed as those of another version."""
         self._claimed.update(names)
 
-    def remove_unclaimed(self) -> None:
-        """Remove listed files that were not written this time: those of another version."""
-        for name in [one for one in self._listed if one not in self._claimed]:
-            if not self.path(name).is_dir():
-                self._remove(name)
-                self._listed.remove(name)
+    def remove_unclaimed(self) -> bool:
+        """Remove listed files that were not written this time; return whether there were any.
+
+        They are another version's, or those of what this node no longer does.
+        """
+        unclaimed = [
+            one for one in self._listed if one not in self._claimed and not self.path(one).is_dir()
+        ]
+        for name in unclaimed:
+            self._remove(name)
+            self._listed.remove(name)
+        return bool(unclaimed)
 
     def remove_installed(self, *, keep: frozenset[str] = frozenset()) -> None:
         """Remove every file that was installed, then the folders that were made for them."""
