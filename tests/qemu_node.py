@@ -36,7 +36,13 @@ def qemu_driver(state_dir: Path, settings: QemuSettings | None = None) -> QemuDr
         state_dir / "guests",
         host=host,
         images=Images(ImagesSettings(catalogue=str(_catalogue(state_dir))), state_dir),
-        network=GuestNetwork(settings, key_pairs=KeyPairs(None), region="us-east-1", zone=None),
+        network=GuestNetwork(
+            settings,
+            key_pairs=KeyPairs(None),
+            architecture=host.architecture,
+            region="us-east-1",
+            zone=None,
+        ),
         processes=guest_processes(),
         shutdown_timeout_s=settings.shutdown_timeout_s,
     )

@@ -35,12 +35,17 @@ def _qemu_driver(settings: AgentSettings, state_dir: Path) -> Driver:
     from fleetcast.agent.key_pairs import KeyPairs  # noqa: PLC0415
 
     keys = Path(settings.key_pairs_dir) if settings.key_pairs_dir else None
+    host = find_host(settings.qemu, probe_memory=state_dir / "accelerator.json")
     return QemuDriver(
         state_dir / "guests",
-        host=find_host(settings.qemu, probe_memory=state_dir / "accelerator.json"),
+        host=host,
         images=Images(settings.images, state_dir),
         network=GuestNetwork(
-            settings.qemu, key_pairs=KeyPairs(keys), region=settings.region, zone=settings.zone
+            settings.qemu,
+            key_pairs=KeyPairs(keys),
+            architecture=host.architecture,
+            region=settings.region,
+            zone=settings.zone,
         ),
         processes=guest_processes(),
         shutdown_timeout_s=settings.qemu.shutdown_timeout_s,

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from fleetcast.agent.drivers import Addresses, BootFailed, ClientFault
 from fleetcast.agent.drivers.qemu.command_line import NETDEV
 from fleetcast.agent.guest_data import instance_facts
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fleetcast.agent.drivers import Guest
+    from fleetcast.agent.drivers.qemu.command_line import Architecture
     from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder
     from fleetcast.agent.drivers.qemu.settings import QemuSettings
     from fleetcast.agent.guest_data import InstanceFacts
@@ -31,12 +34,19 @@ _METADATA_PORT: Final = 80
 class GuestNetwork:
     """The network of a node's guests: each alone in one of its own, or all on the host's bridge.
 
-    region, zone: where the node is.
+    region, zone: where the node is. architecture: its guests'.
     """
 
     def __init__(
-        self, settings: QemuSettings, *, key_pairs: KeyPairs, region: str, zone: str | None
+        self,
+        settings: QemuSettings,
+        *,
+        key_pairs: KeyPairs,
+        architecture: Architecture,
+        region: str,
+        zone: str | None,
     ) -> None:
+        self._architecture = architecture
         self._bridge = settings.bridge
         self._bridge_helper = settings.bridge_helper
         self._internet = settings.internet
@@ -44,7 +54,6 @@ class GuestNetwork:
         self._region = region
         self._zone = zone
         self._metadata = MetadataServices()
-        self._serves_bridge = False
 
     @property
     def needs_privileges(self) -> bool:
@@ -91,24 +100,29 @@ class GuestNetwork:
         await self._metadata.close()
 
     async def _serve(self, facts: InstanceFacts, folder: GuestFolder) -> Path:
-        if self._bridge is not None and not self._serves_bridge:
+        if self._bridge is not None:
             address = str(METADATA_ADDRESS)
             await self._metadata.serve_bridge(self._bridge, address, _METADATA_PORT)
-            self._serves_bridge = True
         return await self._metadata.serve(facts, folder.path)
 
     def _facts(self, guest: Guest) -> InstanceFacts:
-        try:
-            key = self._key_pairs.public_key(guest.key_name) if guest.key_name else None
-        except ClientFault as fault:  # it was there when the launch was accepted
-            raise BootFailed(str(fault)) from fault
-        return instance_facts(
+        facts = instance_facts(
             guest,
             region=self._region,
             zone=self._zone,
-            public_key=key,
+            public_key=self._public_key(guest),
             private_address=self.addresses(guest.instance_id).private_ip,
         )
+        return msgspec.structs.replace(facts, architecture=self._architecture)
+
+    def _public_key(self, guest: Guest) -> str | None:
+        """Return its key; None also if it has been removed since the launch was accepted."""
+        try:
+            return self._key_pairs.public_key(guest.key_name) if guest.key_name else None
+        except ClientFault as fault:
+            extra = {"instance": guest.instance_id, "why": str(fault)}
+            _log.warning("booted without its key pair", extra=extra)
+            return None
 
 
 def _quoted(value: str) -> str:
