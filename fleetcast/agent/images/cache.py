@@ -107,7 +107,7 @@ class ImageCache:
     def _download(self, image: Image, file: RawIOBase) -> None:
         hasher = hashlib.sha256()
         try:
-            with opened(image.url or "") as source:
+            with opened(image.source) as source:
                 may_take_bytes = self._make_room(image, source.length, file)
                 progress = Progress(image, source.length)
                 for chunk in source.chunks:
@@ -123,7 +123,10 @@ class ImageCache:
                 f"image {image.id} can't be written to {self._folder}: {problem.strerror}"
             ) from problem
         if hasher.hexdigest() != image.sha256:
-            raise checksum_mismatch(image, hasher.hexdigest())
+            raise BootFailed(
+                f"image {image.id} is not what its catalogue says: the SHA-256 of "
+                f"{shown_url(image.source)} is {hasher.hexdigest()}, expected {image.sha256}"
+            )
         progress.done()
 
     def _make_room(self, image: Image, length: int | None, file: RawIOBase) -> int:
@@ -174,15 +177,6 @@ class ImageCache:
         with (self._folder / _LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def checksum_mismatch(image: Image, found: str) -> BootFailed:
-    """Return the error for an image whose content is another than its catalogue says."""
-    where = shown_url(image.url) if image.url else image.path
-    return BootFailed(
-        f"image {image.id} is not what its catalogue says: the SHA-256 of {where} is {found}, "
-        f"expected {image.sha256}"
-    )
 
 
 def _write(file: RawIOBase, chunk: bytes) -> None:

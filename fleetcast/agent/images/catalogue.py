@@ -76,6 +76,11 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
                 "firmware", "is bios, which arm64 doesn't have", expected='firmware = "uefi"'
             )
 
+    @property
+    def source(self) -> str:
+        """Where its content is: the URL, or the path."""
+        return self.url or self.path or ""
+
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     image: tuple[Image, ...] = ()

@@ -24,7 +24,7 @@ class Progress:
         self._length = length
         self._began_s = self._told_at_s = time.monotonic()
         self._bytes = 0
-        self._tell("fetching image", url=shown_url(image.url or ""), bytes_in_all=length)
+        self._tell("fetching image", source=shown_url(image.source), bytes_in_all=length)
 
     def now_at(self, fetched_bytes: int) -> None:
         """Note how much has come; told every ten seconds."""

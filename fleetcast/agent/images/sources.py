@@ -1,4 +1,4 @@
-"""Opens what a URL stands for: https by urllib3, s3 by botocore. Blocking.
+"""Opens what a URL stands for, https by urllib3, s3 by botocore; and files of the node. Blocking.
 
 Both libraries are imported when they are first used: an agent that needs none keeps its memory.
 """
@@ -6,8 +6,10 @@ Both libraries are imported when they are first used: an agent that needs none k
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -24,11 +26,11 @@ _MAX_REDIRECTS: Final = 5
 
 
 class FetchFailed(FleetcastError):
-    """A URL could not be read. may_pass: another try may do better."""
+    """A URL or a file could not be read. may_pass: another try may do better."""
 
-    def __init__(self, url: str, why: str, *, may_pass: bool) -> None:
+    def __init__(self, source: str, why: str, *, may_pass: bool) -> None:
         self.may_pass = may_pass
-        super().__init__(f"{shown_url(url)}: {why}")
+        super().__init__(f"{shown_url(source)}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +53,38 @@ def read_small(url: str, *, max_bytes: int) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[Source]:
-    """Open a URL that `check_url` takes. Reading raises FetchFailed too."""
-    with _opened_s3(url) if url.startswith("s3:") else _opened_https(url) as source:
-        yield source
+def opened(source: str) -> Iterator[Source]:
+    """Open a URL that `check_url` takes, or an absolute path. Reading raises FetchFailed too."""
+    if source.startswith("/"):
+        opening = _opened_file(source)
+    elif source.startswith("s3:"):
+        opening = _opened_s3(source)
+    else:
+        opening = _opened_https(source)
+    with opening as content:
+        yield content
+
+
+@contextlib.contextmanager
+def _opened_file(path: str) -> Iterator[Source]:
+    def chunks() -> Iterator[bytes]:
+        while True:
+            # Only reading: what fails while a chunk is being written is not this file's affair.
+            try:
+                chunk = file.read(_CHUNK_BYTES)
+            except OSError as problem:
+                raise FetchFailed(path, str(problem.strerror), may_pass=False) from problem
+            if not chunk:
+                return
+            yield chunk
+
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 - closed below, not by an error of opening it
+        length = os.fstat(file.fileno()).st_size
+    except OSError as problem:
+        raise FetchFailed(path, str(problem.strerror), may_pass=False) from problem
+    with file:
+        yield Source(length=length, chunks=chunks())
 
 
 @contextlib.contextmanager

@@ -1,20 +1,19 @@
-"""Gives guests the images that they run on: each is fetched or checked once, however many wait."""
+"""Gives guests the images that they run on: each is fetched once, however many wait."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.images.background import in_background
-from fleetcast.agent.images.cache import checksum_mismatch
 from fleetcast.agent.images.formats import virtual_size_bytes
 from fleetcast.agent.images.sources import FetchFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fleetcast.agent.images.cache import ImageCache
     from fleetcast.agent.images.catalogue import Architecture, Firmware, Image, ImageFormat
 
@@ -36,15 +35,6 @@ class LocalImage(NamedTuple):
     virtual_size_bytes: int
 
 
-class _Seen(NamedTuple):
-    """A file as it was when its content was checked."""
-
-    device: int
-    inode: int
-    mtime_ns: int
-    size_bytes: int
-
-
 class ImageStore:
     """The images of one agent. before_next_try_s: the pause after a fetch that has failed."""
 
@@ -53,7 +43,6 @@ class ImageStore:
         self._before_next_try_s = before_next_try_s
         self._fetches = asyncio.Semaphore(_MAX_FETCHES)
         self._under_way: dict[Image, asyncio.Task[None]] = {}
-        self._checked: dict[tuple[str, str], _Seen] = {}
 
     async def link(self, image: Image, at: Path) -> LocalImage:
         """Give a guest the image as `at`, a link, once it is here and its checksum is right.
@@ -62,54 +51,21 @@ class ImageStore:
         Raises BootFailed.
         """
         try:
-            if image.path is not None:
-                await self._once(image)
-                await in_background(lambda: self._link_own(image, at))
-            else:
-                while not await in_background(lambda: self._cache.link(image, at)):
-                    await self._once(image)
+            while not await in_background(lambda: self._cache.link(image, at)):
+                await self._fetch_once(image)
             size_bytes = await in_background(lambda: virtual_size_bytes(at, image.format))
         except OSError as problem:
             raise BootFailed(f"image {image.id} can't be used: {problem}") from problem
         return LocalImage(at, image.format, image.firmware, image.architecture, size_bytes)
 
-    async def _once(self, image: Image) -> None:
-        """Fetch or check an image together with all who wait for it."""
+    async def _fetch_once(self, image: Image) -> None:
+        """Fetch an image together with all who wait for it."""
         task = self._under_way.get(image)
         if task is None:
-            task = asyncio.create_task(self._check_own(image) if image.path else self._fetch(image))
+            task = asyncio.create_task(self._fetch(image))
             self._under_way[image] = task
             task.add_done_callback(lambda _: self._under_way.pop(image))
         await asyncio.shield(task)
-
-    # --- files of the node ------------------------------------------------------------------
-
-    async def _check_own(self, image: Image) -> None:
-        await in_background(lambda: self._hash_own(image))
-
-    def _hash_own(self, image: Image) -> None:
-        """Check the content of a file of the node, unless it was checked as it is."""
-        path = image.path or ""
-        before = _seen(path)
-        if self._checked.get((path, image.sha256)) == before:
-            return
-        with Path(path).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != image.sha256:
-            raise checksum_mismatch(image, found)
-        if _seen(path) != before:
-            raise BootFailed(f"image {image.id}: {path} changes while it is being checked")
-        self._checked[path, image.sha256] = before
-
-    def _link_own(self, image: Image, at: Path) -> None:
-        path = Path(image.path or "")
-        at.unlink(missing_ok=True)
-        try:
-            at.hardlink_to(path)
-        except OSError:  # it is on another file system, or is another user's
-            at.symlink_to(path)
-
-    # --- images that are fetched -------------------------------------------------------------
 
     async def _fetch(self, image: Image) -> None:
         tries_n = 0
@@ -130,8 +86,3 @@ class ImageStore:
                         extra={"image": image.id, "why": str(problem)},
                     )
                     await asyncio.sleep(self._before_next_try_s * tries_n)
-
-
-def _seen(path: str) -> _Seen:
-    stat = Path(path).stat()
-    return _Seen(stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -31,6 +31,6 @@ def check_url(url: str, *, key: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL for logs and errors: without its query, which signs it."""
+    """Return a URL or a path for logs and errors: without its query, which signs it."""
     parts = urlsplit(url)
     return SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "").geturl()
