@@ -52,9 +52,11 @@ class ImageCache:
         self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.glob(f"*{_UNFINISHED}"):
-            with contextlib.suppress(BlockingIOError), path.open("rb") as file:
+            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+                # Not that of an agent that is at it.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
+                if _is(path, file):
+                    path.unlink()
 
     def link(self, image: Image, at: Path) -> bool:
         """Give a guest the image as `at`. Return False if it isn't here."""
