@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from typing import TYPE_CHECKING, Final
 
 from fleetcast.agent.drivers import Guest
@@ -15,13 +14,12 @@ from fleetcast.agent.guest_processes import guest_processes
 from fleetcast.agent.images import Images
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.key_pairs import KeyPairs
-from fleetcast.local.guest_image import build_guest_image
+from fleetcast.local.qemu_guests import IMAGE_ID, write_image_catalogue
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-IMAGE_ID: Final = "ami-0123456789abcdef0"
 # Emulated guests on two cores, beside other tests.
 UP_WITHIN_S: Final = 60.0
 
@@ -31,11 +29,12 @@ def qemu_driver(state_dir: Path, settings: QemuSettings | None = None) -> QemuDr
     state_dir.mkdir(exist_ok=True)
     # KVM is taken where it works by a probe of its own; these guests don't depend on it.
     settings = settings or QemuSettings(accelerator="tcg", shutdown_timeout_s=30)
+    catalogue = write_catalogue(state_dir / "images.toml")
     host = find_host(settings, probe_memory=state_dir / "accelerator.json")
     return QemuDriver(
         state_dir / "guests",
         host=host,
-        images=Images(ImagesSettings(catalogue=str(_catalogue(state_dir))), state_dir),
+        images=Images(ImagesSettings(catalogue=str(catalogue)), state_dir),
         network=GuestNetwork(
             settings,
             key_pairs=KeyPairs(None),
@@ -79,14 +78,8 @@ async def console_shows(driver: QemuDriver, instance_id: str, text: str, times: 
     return await eventually(console, lambda seen: seen.count(text) >= times, within_s=UP_WITHIN_S)
 
 
-def _catalogue(state_dir: Path) -> Path:
-    path = state_dir / "images.toml"
-    if not path.exists():
-        image = build_guest_image()
-        checksum = hashlib.sha256(image.read_bytes()).hexdigest()
-        path.write_text(
-            f'[[image]]\nid = "{IMAGE_ID}"\npath = "{image}"\nsha256 = "{checksum}"\n'
-            'format = "raw"\narchitecture = "x86_64"\nfirmware = "bios"\n',
-            encoding="utf-8",
-        )
+def write_catalogue(path: Path, *, image_id: str = IMAGE_ID) -> Path:
+    """Write an images.toml that has the small Linux image by that id, and return its path."""
+    write_image_catalogue(path)
+    path.write_text(path.read_text().replace(IMAGE_ID, image_id))
     return path

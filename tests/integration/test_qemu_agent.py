@@ -1,0 +1,132 @@
+"""Real guests of real agents: two on one machine, killed, and their guests too."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from fleetcast import messages
+from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder
+from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess
+from fleetcast.subjects import NodeAction
+from tests.agent_parts import a_guest, instance_id
+from tests.agent_process import AgentProcess, Requester
+from tests.eventually import eventually
+from tests.nats_process import NatsProcess
+from tests.qemu_node import UP_WITHIN_S, write_catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+_SMALL: Final = "t3.nano"
+_IMAGE_ID: Final = a_guest(1).image_id
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsProcess]:
+    async with NatsProcess(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def requester(server: NatsProcess) -> AsyncIterator[Requester]:
+    async with await Requester.connect(server.url) as connected:
+        yield connected
+
+
+class _Node:
+    """An agent with real guests. zone: of its own, so that a launch can be meant for it."""
+
+    def __init__(self, folder: Path, server: NatsProcess, *, node: str, zone: str) -> None:
+        folder.mkdir()
+        catalogue = write_catalogue(folder / "images.toml", image_id=_IMAGE_ID)
+        self._guests = folder / "state" / "guests"
+        self.agent = AgentProcess(
+            folder,
+            server.url,
+            node=node,
+            zone=zone,
+            driver="qemu",
+            **{"qemu.accelerator": "tcg", "images.catalogue": str(catalogue)},
+        )
+
+    def pid(self, number: int) -> int | None:
+        """Return the pid of a guest's QEMU; None if there is none."""
+        found = QemuProcess.of_pid_file(GuestFolder(self._guests / instance_id(number)).pid)
+        if found is None:
+            return None
+        found.close()
+        return found.pid
+
+    def end_guests(self) -> None:
+        for folder in self._guests.glob("i-*"):
+            found = QemuProcess.of_pid_file(GuestFolder(folder).pid)
+            if found is not None:
+                found.kill()
+                found.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, server: NatsProcess) -> AsyncIterator[list[_Node]]:
+    names = [("n1", "us-east-1a"), ("n2", "us-east-1b")]
+    nodes = [_Node(tmp_path / node, server, node=node, zone=zone) for node, zone in names]
+    yield nodes
+    for node in nodes:
+        node.end_guests()
+
+
+async def _console_shows(requester: Requester, text: str, *, times: int = 1) -> None:
+    async def console() -> str:
+        asked = messages.InstancesRequest(instance_ids=(instance_id(1),))
+        answer = await requester.ask_node(NodeAction.GET_CONSOLE_OUTPUT, asked)
+        reply = messages.decode(answer, messages.ConsoleReply)
+        return base64.b64decode(reply.output_base64 or "").decode(errors="replace")
+
+    await eventually(console, lambda seen: seen.count(text) >= times, within_s=UP_WITHIN_S)
+
+
+async def test_two_agents_of_one_machine_keep_their_guests_through_kill_9_each_its_own(
+    nodes: list[_Node], requester: Requester
+) -> None:
+    first, second = nodes
+    async with first.agent, second.agent:
+        await requester.accepted(1, instance_type=_SMALL, zone="us-east-1a")
+        await requester.accepted(2, instance_type=_SMALL, zone="us-east-1b")
+        await first.agent.says("instances running")
+        await second.agent.says("instances running")
+        pids = (first.pid(1), second.pid(2))
+        assert None not in pids
+    # Both were killed.
+    async with first.agent, second.agent:
+        assert (first.pid(1), second.pid(2)) == pids
+        assert (first.pid(2), second.pid(1)) == (None, None)
+        assert await requester.instances(NodeAction.DESCRIBE, 1) == {instance_id(1): "running"}
+        # A guest that dies is restarted on its disk, and what it wrote before is kept.
+        await _console_shows(requester, "guest: boot 1")
+        os.kill(pids[0] or 0, signal.SIGKILL)
+        await first.agent.says("instance restarted")
+        await _console_shows(requester, "guest: boot 2")
+        assert second.pid(2) == pids[1]
+        await requester.instances(NodeAction.TERMINATE, 1)
+        await first.agent.says("instance terminated")
+        assert first.pid(1) is None
+
+
+async def test_a_guest_that_dies_while_no_agent_is_there_is_booted_by_the_next(
+    nodes: list[_Node], requester: Requester
+) -> None:
+    node = nodes[0]
+    async with node.agent:
+        await requester.accepted(1, instance_type=_SMALL)
+        await node.agent.says("instances running")
+        before = node.pid(1)
+    node.end_guests()
+    async with node.agent:
+        await node.agent.says("instances running")
+        assert node.pid(1) not in {None, before}
+        assert await requester.instances(NodeAction.DESCRIBE, 1) == {instance_id(1): "running"}
