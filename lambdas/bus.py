@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 import nkeys  # type: ignore[import-untyped] # it ships no types
-from nats.aio.client import NO_RESPONDERS_STATUS, Client, RawCredentials
-from nats.js.api import Header
+from nats.aio.client import RawCredentials
 
 from fleetcast.errors import FleetcastError
 from fleetcast.nats_access import is_credentials_file
+from lambdas.bus_client import BusClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from nats.aio.subscription import Subscription
 
     from lambdas.settings import Region
 
@@ -87,8 +85,8 @@ class _Link:
     """One region's connection. readying: what makes sure that it works, while that is under way."""
 
     def __init__(self) -> None:
-        self.client: Client | None = None
-        self.readying: asyncio.Task[Client] | None = None
+        self.client: BusClient | None = None
+        self.readying: asyncio.Task[BusClient] | None = None
         self.used_at_s = -math.inf
         self.heard_at_s = -math.inf  # somebody, over this connection
 
@@ -96,7 +94,7 @@ class _Link:
         """Note that somebody has answered over this connection."""
         self.heard_at_s = self.used_at_s = now_s
 
-    def is_ready(self, readying: asyncio.Task[Client]) -> None:
+    def is_ready(self, readying: asyncio.Task[BusClient]) -> None:
         """Note that it works, or doesn't: the next request makes sure again."""
         self.readying = None
         if not readying.cancelled():
@@ -143,16 +141,13 @@ class Bus:
         """
         client = await self._client(region)
         try:
-            message = await client.request(
-                subject,
-                payload,
-                timeout=timeout_s,
-                headers=dict(headers()) if headers else None,
+            (reply,) = await client.ask(
+                subject, payload, timeout_s=timeout_s, headers=headers() if headers else None
             )
         except (nats.errors.Error, OSError) as error:
             raise self._meaning_of(error, region, timeout_s) from error
         self._links[region].was_heard(self._clock_s())
-        return message.data
+        return reply
 
     async def gather(
         self,
@@ -171,13 +166,7 @@ class Bus:
         """
         client = await self._client(region)
         try:
-            inbox = await client.subscribe(client.new_inbox())
-            await client.publish(subject, payload, reply=inbox.subject)
-            try:
-                replies = await _replies(inbox, expected=expected, timeout_s=timeout_s)
-            finally:
-                with contextlib.suppress(nats.errors.Error):  # a closed connection has forgotten it
-                    await inbox.unsubscribe()
+            replies = await client.ask(subject, payload, timeout_s=timeout_s, wanted_n=expected)
         except (nats.errors.Error, OSError) as error:
             raise self._meaning_of(error, region, timeout_s) from error
         self._links[region].was_heard(self._clock_s())
@@ -210,7 +199,7 @@ class Bus:
         link.used_at_s = -math.inf  # the socket may be the reason
         return NoAnswer(region, f"no answer within {timeout_s:g} s")
 
-    async def _client(self, region: str) -> Client:
+    async def _client(self, region: str) -> BusClient:
         link = self._links[region]
         now_s = self._clock_s()
         if link.client and link.client.is_connected and now_s - link.used_at_s < _JUST_USED_S:
@@ -223,7 +212,7 @@ class Bus:
         # other, nor go out request by request. Shielded, for one of them may be called off.
         return await asyncio.shield(link.readying)
 
-    async def _ready(self, region: str, link: _Link) -> Client:
+    async def _ready(self, region: str, link: _Link) -> BusClient:
         """Return a connection that works, a new one if need be."""
         if link.client is not None and not await self._works(link, link.client):
             await _close(link.client)
@@ -234,7 +223,7 @@ class Bus:
         link.used_at_s = self._clock_s()
         return link.client
 
-    async def _works(self, link: _Link, client: Client) -> bool:
+    async def _works(self, link: _Link, client: BusClient) -> bool:
         # The loop stands still between two invocations. What the server said meanwhile, goodbye
         # above all, comes before the next request.
         for _ in range(_TURNS_TO_HEAR):
@@ -243,10 +232,10 @@ class Bus:
             return False
         return self._clock_s() - link.used_at_s < _PROVE_AFTER_IDLE_S or await _answers(client)
 
-    async def _connect(self, region: str) -> Client:
+    async def _connect(self, region: str) -> BusClient:
         settings = self._regions[region]
         credentials = await self._read_credentials(region)
-        client = Client()
+        client = BusClient()
         problems: list[Exception] = []
 
         async def note(problem: Exception) -> None:
@@ -270,7 +259,9 @@ class Bus:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                     error_cb=note,
+                    closed_cb=client.connection_lost,
                 )
+                await client.listen()
         except (nats.errors.Error, nkeys.NkeysError, OSError) as error:  # TimeoutError too
             await _close(client)
             reason = problems[-1] if problems else error
@@ -298,22 +289,6 @@ class Bus:
         return RawCredentials(text)
 
 
-async def _replies(inbox: Subscription, *, expected: int | None, timeout_s: float) -> list[bytes]:
-    replies: list[bytes] = []
-    try:
-        async with asyncio.timeout(timeout_s):
-            while expected is None or len(replies) < expected:
-                message = await inbox.next_msg(timeout=None)
-                if (message.headers or {}).get(Header.STATUS) == NO_RESPONDERS_STATUS:
-                    raise nats.errors.NoRespondersError
-                replies.append(message.data)
-    except (TimeoutError, nats.errors.ConnectionClosedError) as error:
-        if not replies:
-            # It has been sent: a connection that is closed by now doesn't make it undone.
-            raise nats.errors.TimeoutError from error
-    return replies
-
-
 def _in_words(problem: Exception) -> str:
     """Say what is wrong without addresses: clients are shown it."""
     if isinstance(problem, OSError) and problem.errno:
@@ -321,7 +296,7 @@ def _in_words(problem: Exception) -> str:
     return type(problem).__name__ if isinstance(problem, OSError) else str(problem)
 
 
-async def _answers(client: Client) -> bool:
+async def _answers(client: BusClient) -> bool:
     try:
         await client.rtt(_PROVE_TIMEOUT_S)  # type: ignore[arg-type] # seconds; annotated int
     except (nats.errors.Error, OSError):
@@ -329,7 +304,7 @@ async def _answers(client: Client) -> bool:
     return True
 
 
-async def _close(client: Client) -> None:
+async def _close(client: BusClient) -> None:
     with contextlib.suppress(TimeoutError):  # a dead TLS connection says goodbye for half a minute
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await client.close()

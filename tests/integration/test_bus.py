@@ -132,6 +132,9 @@ async def test_a_request_larger_than_the_server_takes_is_certainly_not_sent(
     ):
         with pytest.raises(Unreachable, match="can't be sent"):
             await bus.ask(REGION, "ask.a", b"x" * 1025, timeout_s=5)
+        # Its headers count as well.
+        with pytest.raises(Unreachable, match="can't be sent"):
+            await bus.ask(REGION, "ask.a", b"x" * 1020, timeout_s=5, headers=lambda: {"K": "v"})
 
 
 # --- who may ask ---------------------------------------------------------------------------
