@@ -1,9 +1,9 @@
 """Subscriptions that the NATS server itself removes after their last token.
 
-The one module that touches nats-py's private parts. nats-py's own limit
-(`Subscription.unsubscribe(limit)`) loses messages: it stops the callback after the first
-message past the limit, and forgets a sid while deliveries are still on their way. So the limit
-goes to the server only, and the callback never awaits: it counts and hands over.
+nats-py's own limit (`Subscription.unsubscribe(limit)`) loses messages: it stops the callback after
+the first message past the limit, and forgets a sid while deliveries are still on their way. So the
+limit goes to the server only, with a private part of nats-py, and what hears the messages never
+awaits: it counts and hands over.
 nats-py is pinned; tests/contract/test_limited_subscription.py fails loudly on an upgrade that
 changes what is used here.
 """
@@ -20,9 +20,9 @@ from fleetcast.subjects import LAUNCH_QUEUE_GROUP
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
+
+    from fleetcast.agent.nats_client import AgentClient, Delivery
 
 _FLUSH_TIMEOUT_S: Final = 2
 
@@ -49,7 +49,7 @@ class NatsSubscriptions:
     It must not block.
     """
 
-    def __init__(self, connection: Client, deliver: Callable[[Msg], None]) -> None:
+    def __init__(self, connection: AgentClient, deliver: Callable[[Delivery], None]) -> None:
         self._connection = connection
         self._deliver = deliver
         self._pongs: set[asyncio.Future[None]] = set()
@@ -58,14 +58,12 @@ class NatsSubscriptions:
         """Subscribe for exactly `limit` deliveries. Raises nats.errors.Error when closed."""
         armed = LimitedSubscription(subject, limit)
 
-        async def count_and_hand_over(message: Msg) -> None:
+        def count_and_hand_over(message: Delivery) -> None:
             armed.received += 1
             self._deliver(message)
 
-        subscription = await self._connection.subscribe(
-            subject,
-            queue=LAUNCH_QUEUE_GROUP,
-            cb=count_and_hand_over,
+        subscription = await self._connection.hear(
+            subject, count_and_hand_over, queue=LAUNCH_QUEUE_GROUP
         )
         armed.subscription = subscription
         # The server counts from the SUB on, so what it delivers in between is within the limit.
@@ -83,9 +81,7 @@ class NatsSubscriptions:
             await self._connection._send_unsubscribe(subscription._id)  # noqa: SLF001 - see the module
         await self.settle()
         for subscription in subscriptions:
-            await subscription._pending_queue.join()  # noqa: SLF001 - see the module
             self._connection._remove_sub(subscription._id)  # noqa: SLF001 - see the module
-            subscription._stop_processing()  # noqa: SLF001 - see the module
 
     async def settle(self) -> None:
         """Return when the server has carried out everything asked of it before.

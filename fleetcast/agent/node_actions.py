@@ -30,12 +30,11 @@ from fleetcast.subjects import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from nats.aio.client import Client
-
     from fleetcast.agent.capacity_report import CapacityReport
     from fleetcast.agent.drain import Drain
     from fleetcast.agent.holds import Holds
     from fleetcast.agent.instances import Instances
+    from fleetcast.agent.nats_client import AgentClient
     from fleetcast.agent.owner_actions import Outcome, OwnerActions
     from fleetcast.agent.request import Request
 
@@ -72,17 +71,17 @@ class NodeActions:
         self._now_s = now_s
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def listen(self, connection: Client, *, region: str) -> None:
+    async def listen(self, connection: AgentClient, *, region: str) -> None:
         """Answer from now on. Raises nats.errors.Error when the connection is closed."""
 
-        async def to_node(message: Request) -> None:
+        def to_node(message: Request) -> None:
             self._begin(self.answer_node(message))
 
-        async def to_region(message: Request) -> None:
+        def to_region(message: Request) -> None:
             self._begin(self.answer_region(message))
 
-        await connection.subscribe(node_subscription(region, self._node), cb=to_node)
-        await connection.subscribe(region_subscription(region), cb=to_region)
+        await connection.hear(node_subscription(region, self._node), to_node)
+        await connection.hear(region_subscription(region), to_region)
 
     def _begin(self, answering: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(answering)

@@ -19,9 +19,9 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
-from nats.aio.subscription import Subscription
 
 from fleetcast.agent.limited_subscription import LimitedSubscription, NatsSubscriptions
+from fleetcast.agent.nats_client import AgentClient
 from fleetcast.subjects import LAUNCH_QUEUE_GROUP
 from tests.agent_parts import Delivered
 from tests.eventually import eventually
@@ -36,7 +36,7 @@ from tests.simulated_nats import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from nats.aio.msg import Msg
+    from fleetcast.agent.nats_client import Delivery
 
 SUBJECT = "ec2.RunInstances.r.t3.medium"
 
@@ -132,20 +132,17 @@ class _SimulatedWire:
 
 
 class _RealAgent:
-    def __init__(self, connection: Client) -> None:
+    def __init__(self, connection: AgentClient) -> None:
         self.handed_over = 0
         self.subscriptions = NatsSubscriptions(connection, self._count)
         self._connection = connection
         self._answering: set[asyncio.Task[None]] = set()
 
-    def _count(self, message: Msg) -> None:
+    def _count(self, message: Delivery) -> None:
         self.handed_over += 1
         answering = asyncio.create_task(message.respond(b""))
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
-
-    async def _count_one(self, message: Msg) -> None:
-        self._count(message)
 
     async def arm(self, limit: int) -> LimitedSubscription:
         armed = await self.subscriptions.arm(SUBJECT, limit)
@@ -156,9 +153,7 @@ class _RealAgent:
         await self.subscriptions.retire(armed)
 
     async def sub(self) -> int:
-        subscription = await self._connection.subscribe(
-            SUBJECT, queue=LAUNCH_QUEUE_GROUP, cb=self._count_one
-        )
+        subscription = await self._connection.hear(SUBJECT, self._count, queue=LAUNCH_QUEUE_GROUP)
         await self.subscriptions.settle()
         return subscription._id  # noqa: SLF001 - as the module under test
 
@@ -168,7 +163,9 @@ class _RealAgent:
 
 
 class _RealWire:
-    def __init__(self, connect: Callable[[], Awaitable[Client]], requester: Client) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[AgentClient]], requester: AgentClient
+    ) -> None:
         self._connect = connect
         self._requester = requester
 
@@ -186,11 +183,12 @@ class _RealWire:
 
 
 @contextlib.asynccontextmanager
-async def _connector(server: NatsProcess) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+async def _connector(server: NatsProcess) -> AsyncIterator[Callable[[], Awaitable[AgentClient]]]:
     async with contextlib.AsyncExitStack() as closing:
 
-        async def connected() -> Client:
-            connection = await nats.connect(server.url, name="agent")
+        async def connected() -> AgentClient:
+            connection = AgentClient()
+            await connection.connect(server.url, name="agent")
             closing.push_async_callback(connection.close)
             return connection
 
@@ -204,7 +202,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsProcess]:
 
 
 @pytest.fixture
-async def connect(server: NatsProcess) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+async def connect(server: NatsProcess) -> AsyncIterator[Callable[[], Awaitable[AgentClient]]]:
     async with _connector(server) as connected:
         yield connected
 
@@ -333,21 +331,17 @@ def test_nats_py_has_the_private_parts_that_are_used() -> None:
     assert list(inspect.signature(Client._send_unsubscribe).parameters) == ["self", "sid", "limit"]  # noqa: SLF001 - this is the pin
     assert list(inspect.signature(Client._send_ping).parameters) == ["self", "future"]  # noqa: SLF001 - this is the pin
     assert list(inspect.signature(Client._remove_sub).parameters)[:2] == ["self", "sid"]  # noqa: SLF001 - this is the pin
-    assert list(inspect.signature(Subscription._stop_processing).parameters) == ["self"]  # noqa: SLF001 - this is the pin
 
 
-async def test_a_subscription_of_nats_py_has_a_sid_and_a_queue(
-    connect: Callable[[], Awaitable[Client]],
+async def test_a_subscription_of_nats_py_has_a_sid(
+    connect: Callable[[], Awaitable[AgentClient]],
 ) -> None:
-    async def ignore(_: Msg) -> None: ...
-
-    subscription = await (await connect()).subscribe("x", cb=ignore)
+    subscription = await (await connect()).subscribe("x")
     assert isinstance(subscription._id, int)  # noqa: SLF001 - this is the pin
-    assert isinstance(subscription._pending_queue, asyncio.Queue)  # noqa: SLF001 - this is the pin
 
 
 async def test_arming_keeps_the_limit_from_nats_py_and_sends_it_to_the_server(
-    server: NatsProcess, connect: Callable[[], Awaitable[Client]]
+    server: NatsProcess, connect: Callable[[], Awaitable[AgentClient]]
 ) -> None:
     agent = _RealAgent(await connect())
     armed = await agent.arm(5)
@@ -359,7 +353,7 @@ async def test_arming_keeps_the_limit_from_nats_py_and_sends_it_to_the_server(
 
 
 async def test_retiring_leaves_nothing_behind_in_the_client(
-    server: NatsProcess, connect: Callable[[], Awaitable[Client]]
+    server: NatsProcess, connect: Callable[[], Awaitable[AgentClient]]
 ) -> None:
     connection = await connect()
     agent = _RealAgent(connection)
@@ -367,11 +361,12 @@ async def test_retiring_leaves_nothing_behind_in_the_client(
     assert connection._subs  # noqa: SLF001 - this is the pin
     await agent.retire(armed)
     assert not connection._subs  # noqa: SLF001 - this is the pin
+    assert not connection._takers  # noqa: SLF001 - as the module under test
     assert not await server.subscriptions("agent")
 
 
 async def test_after_a_reconnection_what_stands_is_renewed_and_can_be_retired(
-    server: NatsProcess, connect: Callable[[], Awaitable[Client]]
+    server: NatsProcess, connect: Callable[[], Awaitable[AgentClient]]
 ) -> None:
     connection = await connect()
     connection.options["reconnect_time_wait"] = 0.05
@@ -389,7 +384,7 @@ async def test_after_a_reconnection_what_stands_is_renewed_and_can_be_retired(
 
 
 async def test_a_server_that_answers_too_late_is_heard_all_the_same(
-    server: NatsProcess, connect: Callable[[], Awaitable[Client]]
+    server: NatsProcess, connect: Callable[[], Awaitable[AgentClient]]
 ) -> None:
     """nats-py's own flush leaves its client deaf after that."""
     agent = _RealAgent(await connect())
@@ -413,7 +408,8 @@ async def test_an_answer_that_went_down_with_its_server_is_not_waited_for(
     async def disconnected() -> None:
         subscriptions[0].connection_lost()
 
-    connection = await nats.connect(server.url, disconnected_cb=disconnected)
+    connection = AgentClient()
+    await connection.connect(server.url, disconnected_cb=disconnected)
     subscriptions.append(NatsSubscriptions(connection, lambda _: None))
     armed = await subscriptions[0].arm("ec2.a", 2)
     server.hang()
@@ -434,7 +430,8 @@ async def test_a_flush_is_on_the_wire_after_the_unsubscription_it_is_for(
 ) -> None:
     """nats-py writes a PING ahead of the commands in its buffer: one flush proves nothing."""
     async with _recording_proxy(server.url) as (url, sent):
-        connection = await nats.connect(url)
+        connection = AgentClient()
+        await connection.connect(url)
         agent = _RealAgent(connection)
         armed = await agent.arm(2)
         await agent.retire([armed])

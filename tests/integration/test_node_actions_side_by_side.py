@@ -31,7 +31,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsProcess]:
 
 
 @pytest.fixture
-async def agent(server: NatsProcess) -> AsyncIterator[Client]:
+async def agent(server: NatsProcess) -> AsyncIterator[AgentClient]:
     connection = AgentClient()
     await connection.connect(server.url)
     yield connection
@@ -46,7 +46,7 @@ async def requester(server: NatsProcess) -> AsyncIterator[Client]:
 
 
 async def test_an_order_that_waits_for_the_disk_keeps_nobody_else_waiting(
-    tmp_path: Path, agent: Client, requester: Client
+    tmp_path: Path, agent: AgentClient, requester: Client
 ) -> None:
     async with unit_node(tmp_path) as node:
         await node.actions.listen(agent, region="r")
