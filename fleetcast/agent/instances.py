@@ -41,11 +41,19 @@ REMEMBERED_S: Final = 86_400
 Claim: TypeAlias = Literal["placed", "full", "refused"]
 
 
-class _Unpromised(NamedTuple):
-    """What a claim falls back to if it can't be promised; None: to nothing."""
+class _Fallback(NamedTuple):
+    """What a claim falls back to if it can't be promised. entry: None: to nothing."""
 
-    fallback: Entry | None
+    entry: Entry | None
     is_booked: bool
+
+
+class _Promise:
+    """Claims that are promised together. fallbacks: by instance id."""
+
+    def __init__(self) -> None:
+        self.fallbacks: dict[str, _Fallback] = {}
+        self.decided = asyncio.Event()
 
 
 class _Writing:
@@ -77,9 +85,9 @@ class Instances:
         self._entries: dict[str, Entry] = {}
         self._fences = Fences()
         self._held: set[str] = set()
-        self._unpromised: dict[str, _Unpromised] = {}
+        self._promises: dict[str, _Promise] = {}  # not kept yet, by instance id
+        self._next_promise = _Promise()
         self._being_written: dict[str, _Writing] = {}
-        self._promise: asyncio.Future[None] | None = None
 
     async def load(self) -> None:
         """Take up what the journal says, after a restart or a crash. Books nothing."""
@@ -117,14 +125,15 @@ class Instances:
     def reports(self, instance_ids: Iterable[str] | None = None) -> tuple[InstanceReport, ...]:
         """Return the reports of these instances, or of all: of those that are promised."""
         entries = self._entries.values() if instance_ids is None else self.known(instance_ids)
-        if not self._unpromised:
+        if not self._promises:
             return tuple(entry.report() for entry in entries)
         promised = (self._as_promised(entry) for entry in entries)
         return tuple(entry.report() for entry in promised if entry)
 
     def _as_promised(self, entry: Entry) -> Entry | None:
-        unpromised = self._unpromised.get(entry.guest.instance_id)
-        return unpromised.fallback if unpromised else entry
+        instance_id = entry.guest.instance_id
+        promise = self._promises.get(instance_id)
+        return promise.fallbacks[instance_id].entry if promise else entry
 
     @property
     def running_n(self) -> int:
@@ -140,6 +149,7 @@ class Instances:
     def claim(self, guest: Guest, *, held_until_ms: int | None, may_book: bool = True) -> Claim:
         """Take an instance of a launch request on, in memory only, until it is promised.
 
+        It must not be one of those that are being promised.
         may_book: whether to look for room. placed: it is here, new or from before. full: there is
         no room. refused: under this attempt it is not to be here.
         """
@@ -171,7 +181,7 @@ class Instances:
         instance_id = guest.instance_id
         if not self._ledger.reserve(instance_id, resources_of(guest)):
             return "full"
-        self._unpromised[instance_id] = _Unpromised(self._entries.get(instance_id), is_booked=True)
+        self._claim(instance_id, _Fallback(self._entries.get(instance_id), is_booked=True))
         self.note(
             Entry(
                 guest=guest,
@@ -184,7 +194,8 @@ class Instances:
 
     def _take_over(self, entry: Entry, attempt: int, held_until_ms: int | None) -> None:
         """Hold an instance under a newer attempt, and only what still waits on a new lease."""
-        self._unpromised.setdefault(entry.guest.instance_id, _Unpromised(entry, is_booked=False))
+        if entry.guest.instance_id not in self._promises:
+            self._claim(entry.guest.instance_id, _Fallback(entry, is_booked=False))
         self.note(
             msgspec.structs.replace(
                 entry,
@@ -193,31 +204,42 @@ class Instances:
             )
         )
 
+    def _claim(self, instance_id: str, fallback: _Fallback) -> None:
+        self._next_promise.fallbacks[instance_id] = fallback
+        self._promises[instance_id] = self._next_promise
+
+    def are_being_promised(self, instance_ids: Iterable[str]) -> bool:
+        """Say whether one of these is being written, so that nobody may claim it now."""
+        return any(
+            self._promises.get(instance_id, self._next_promise) is not self._next_promise
+            for instance_id in instance_ids
+        )
+
     async def promise(self) -> None:
-        """Make everything claimed durable. After this a launch may be accepted. One at a time.
+        """Make everything claimed since the last call durable: it may be accepted after this.
 
         Raises JournalUnwritable, and then none of it has happened.
         """
-        if not self._unpromised:
+        promise, self._next_promise = self._next_promise, _Promise()
+        if not promise.fallbacks:
             return
-        self._promise = asyncio.get_running_loop().create_future()
-        written = [self._entries[instance_id] for instance_id in self._unpromised]
         try:
-            await self._write(written)
+            await self._write([self._entries[instance_id] for instance_id in promise.fallbacks])
         except JournalUnwritable:
-            for instance_id, unpromised in self._unpromised.items():
-                self._fall_back(instance_id, unpromised)
+            for instance_id, fallback in promise.fallbacks.items():
+                self._fall_back(instance_id, fallback)
             raise
         finally:
-            self._unpromised = {}
-            self._promise.set_result(None)
+            for instance_id in promise.fallbacks:
+                del self._promises[instance_id]
+            promise.decided.set()
 
-    def _fall_back(self, instance_id: str, unpromised: _Unpromised) -> None:
-        before = unpromised.fallback
+    def _fall_back(self, instance_id: str, fallback: _Fallback) -> None:
+        before = fallback.entry
         if before is None:
             del self._entries[instance_id]
             self._held.discard(instance_id)
-        elif unpromised.is_booked:
+        elif fallback.is_booked:
             self.note(before)
         else:  # it was taken over, and its boot may have gone on meanwhile
             self.note(
@@ -227,14 +249,14 @@ class Instances:
                     held_until_ms=before.held_until_ms,
                 )
             )
-        if unpromised.is_booked:
+        if fallback.is_booked:
             self._ledger.release(instance_id)
 
     async def decided(self, instance_ids: Iterable[str]) -> None:
         """Wait until none of these is still being promised."""
-        ids = frozenset(instance_ids)
-        while self._promise and not ids.isdisjoint(self._unpromised):
-            await asyncio.wait([self._promise])
+        ids = tuple(instance_ids)
+        while promises := [self._promises[one] for one in ids if one in self._promises]:
+            await promises[0].decided.wait()
 
     async def locate(self, launch_id: str) -> tuple[InstanceReport, ...]:
         """Return the reports of all instances of a launch, once those in hand are decided."""
@@ -293,7 +315,7 @@ class Instances:
 
     def is_settled(self, instance_id: str) -> bool:
         """Say whether what memory says of an instance is on disk, so that it may be acted on."""
-        return instance_id not in self._being_written and instance_id not in self._unpromised
+        return instance_id not in self._being_written and instance_id not in self._promises
 
     def book(self, entry: Entry) -> bool:
         """Book room for a stopped instance again. Return False if there is none."""

@@ -1,6 +1,7 @@
 """Answers launch requests: reserve, journal, reply, and only then boot.
 
-Requests that wait are answered in one batch, so that a burst shares one journal write.
+Requests that wait are decided in one batch, and while the journal writes what a batch has promised,
+the next one is decided: a burst takes few writes, and neither waits for the other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_BATCH: Final = 256
+MAX_BATCH: Final = 64
 
 
 class _Decision(msgspec.Struct):
@@ -79,6 +80,8 @@ class LaunchDesk:
         self._now_ms = now_ms
         self._capacity_changed = capacity_changed
         self._inbox: list[Request] = []
+        self._waiting: list[Request] = []  # for what they name to be promised, or not
+        self._batches_n = 0
         self._delivered = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -92,28 +95,40 @@ class LaunchDesk:
 
     def in_hand(self) -> Counter[str]:
         """Return how many requests wait for their decision, by subject."""
-        return Counter(message.subject for message in self._inbox)
+        return Counter(message.subject for message in [*self._inbox, *self._waiting])
 
     async def run(self) -> None:
         """Answer requests until cancelled."""
-        while True:
-            await self._delivered.wait()
-            self._delivered.clear()
-            while batch := self._inbox[:MAX_BATCH]:
-                del self._inbox[:MAX_BATCH]
-                try:
-                    await self._answer(batch)
-                except Exception:  # noqa: BLE001 - one bad batch must not end the desk
-                    _log.exception("launch batch failed", extra={"requests": len(batch)})
-                self._capacity_changed()
-            self._settled.set()
+        async with asyncio.TaskGroup() as answering:
+            while True:
+                await self._delivered.wait()
+                self._delivered.clear()
+                while self._inbox:
+                    answering.create_task(self._answer_next())
+                    await asyncio.sleep(0)  # it decides now, and then waits for the journal
+
+    async def _answer_next(self) -> None:
+        batch = self._inbox[:MAX_BATCH]
+        del self._inbox[:MAX_BATCH]
+        self._batches_n += 1
+        try:
+            await self._answer(batch)
+        except Exception:  # noqa: BLE001 - one bad batch must not end the desk
+            _log.exception("launch batch failed", extra={"requests": len(batch)})
+        finally:
+            self._batches_n -= 1
+            self._capacity_changed()
+            if not self._inbox and not self._batches_n:
+                self._settled.set()
 
     async def settled(self) -> None:
         """Wait until everything that was delivered has been answered."""
         await self._settled.wait()
 
     async def _answer(self, batch: Sequence[Request]) -> None:
-        decisions = [self._decide(message) for message in batch]
+        decisions = [decision for message in batch if (decision := self._decide(message))]
+        if not decisions:
+            return
         placed = [one for decision in decisions for one in decision.placed]
         try:
             # Journal before replying: after ACCEPT the caller may never ask again.
@@ -124,12 +139,20 @@ class LaunchDesk:
             for one in decisions:
                 if isinstance(one.reply, messages.Accepted):
                     one.reply, one.placed = refusal, ()
+        finally:
+            self._take_up_those_that_wait()
         for decision in decisions:
             await self._respond(decision)
         await asyncio.sleep(0)  # nats-py writes the replies in the loop's next turn
         self._guests.attend(placed)
         if told := [one.told() for one in decisions if one.inputs]:
             _log.info("launch requests decided", extra={"decisions": told})
+
+    def _take_up_those_that_wait(self) -> None:
+        if self._waiting:
+            self._inbox[:0] = self._waiting
+            self._waiting.clear()
+            self._delivered.set()
 
     async def _respond(self, decision: _Decision) -> None:
         if decision.reply is None:
@@ -140,7 +163,8 @@ class LaunchDesk:
             # What was promised is launched all the same: the requester will look for it.
             _log.exception("launch request not answered")
 
-    def _decide(self, message: Request) -> _Decision:
+    def _decide(self, message: Request) -> _Decision | None:
+        """Return what becomes of a request; None if another one has to be decided before it."""
         if not message.reply:
             _log.warning("launch request that nobody waits for dropped")
             return _Decision(message, None)
@@ -150,6 +174,11 @@ class LaunchDesk:
         except InvalidMessage as problem:
             _log.warning("launch request not understood", extra={"why": str(problem)})
             return _Decision(message, self._reject("node_fault", str(problem)))
+        ids = [wanted.instance_id for wanted in request.instances]
+        if self._instances.are_being_promised(ids):
+            # It asks for the same, and must not be told what may not become true.
+            self._waiting.append(message)
+            return None
         untimely = self._untimely(headers)
         decision = (
             _Decision(message, self._reject("node_fault", untimely))

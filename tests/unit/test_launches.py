@@ -16,7 +16,9 @@ from tests.agent_parts import (
     NOW_MS,
     Delivered,
     HeldUpDriver,
+    HeldUpJournal,
     UnitNode,
+    a_few_turns,
     a_launch,
     instance_id,
     launch_headers,
@@ -307,6 +309,121 @@ async def test_an_attempt_that_was_not_written_is_not_taken_over(tmp_path: Path)
         assert entry is not None
         assert entry.guest.attempt == 1
         assert node.state_of(2) is None
+
+
+# --- while the journal writes --------------------------------------------------------------
+
+
+async def test_what_comes_while_the_journal_writes_is_decided_at_once_and_answered_afterwards(
+    tmp_path: Path,
+) -> None:
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        first, second = a_launch(1), a_launch(2, launch=2)
+        node.desk.deliver(first)
+        await a_few_turns()
+        node.desk.deliver(second)
+        await a_few_turns()
+        assert len(node.ledger) == 2
+        assert not node.desk.in_hand()
+        assert not first.answers
+        assert not second.answers
+        disk.let_go()
+        await node.desk.settled()
+        assert [first.accepted(), second.accepted()] == [(instance_id(1),), (instance_id(2),)]
+
+
+async def test_a_repeat_waits_until_the_first_is_written(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        first, again = a_launch(1), a_launch(1)
+        node.desk.deliver(first)
+        await a_few_turns()
+        node.desk.deliver(again)
+        await a_few_turns()
+        assert not again.answers
+        assert sum(node.desk.in_hand().values()) == 1
+        disk.let_go()
+        await node.desk.settled()
+        assert again.answers == first.answers
+        assert len(node.ledger) == 1
+
+
+async def test_a_repeat_that_waits_is_not_looked_at_again_and_again(tmp_path: Path) -> None:
+    looks: list[bytes] = []
+
+    class Watched(Delivered):
+        def __getattribute__(self, name: str) -> object:
+            value = super().__getattribute__(name)
+            if name == "data":
+                looks.append(value)
+            return value
+
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        node.desk.deliver(a_launch(1))
+        await a_few_turns()
+        node.desk.deliver(Watched(launch_request(1), launch_headers()))
+        for _ in range(20):
+            await a_few_turns()
+        assert len(looks) == 1
+        disk.let_go()
+        await node.desk.settled()
+        assert len(looks) == 2
+
+
+async def test_a_repeat_of_what_is_then_not_written_is_not_accepted(tmp_path: Path) -> None:
+    make_journal_refuse(tmp_path, 1)
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        first, again, newer = a_launch(1), a_launch(1), a_launch(1, attempt=2)
+        node.desk.deliver(first)
+        await a_few_turns()
+        node.desk.deliver(again)
+        node.desk.deliver(newer)
+        await a_few_turns()
+        disk.let_go()
+        await node.desk.settled()
+        assert first.rejected() == "node_fault"
+        # The node is closed by then.
+        assert [again.rejected(), newer.rejected()] == ["full", "full"]
+        assert node.state_of(1) is None
+        assert node.ledger.free == EIGHT_VCPU
+
+
+async def test_what_was_written_is_accepted_though_what_came_before_it_was_not(
+    tmp_path: Path,
+) -> None:
+    make_journal_refuse(tmp_path, 1)
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        lost, kept = a_launch(1), a_launch(2, launch=2)
+        node.desk.deliver(lost)
+        await a_few_turns()
+        node.desk.deliver(kept)
+        await a_few_turns()
+        disk.let_go()
+        await node.desk.settled()
+        assert lost.rejected() == "node_fault"
+        assert kept.accepted() == (instance_id(2),)
+        assert await _on_disk(node) == {instance_id(2)}
+
+
+async def test_a_repeat_that_expires_while_it_waits_launches_nothing(tmp_path: Path) -> None:
+    make_journal_refuse(tmp_path, 1)
+    async with unit_node(tmp_path) as node:
+        disk = HeldUpJournal(node.journal)
+        first, again = a_launch(1), a_launch(1, attempt=2)
+        node.desk.deliver(first)
+        await a_few_turns()
+        node.desk.deliver(again)
+        await a_few_turns()
+        node.now_s += 2
+        disk.let_go()
+        await node.desk.settled()
+        reply = again.launch_reply()
+        assert isinstance(reply, messages.Rejected)
+        assert "expired" in reply.message
 
 
 # --- what is kept in confidence ------------------------------------------------------------
