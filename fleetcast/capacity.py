@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleetcast.instance_types import InstanceType
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
+class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An amount of what instances use up. May be negative: a host can be over-full.
 
     disk_gib: 0 on a node that doesn't account for its disk.

@@ -55,13 +55,26 @@ RootDiskGiB: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_ROOT_DISK_GIB)
 LeaseMs: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=MAX_LEASE_MS)]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+# gc=False: a burst makes many, and nothing in them leads back to them.
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every wire message carries."""
 
     v: int = VERSION
 
 
-class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchHeaders(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    rename={
+        "launch_id": HEADER_LAUNCH_ID,
+        "attempt": HEADER_ATTEMPT,
+        "expires_at_ms": HEADER_EXPIRES_AT,
+        "sent_at_ms": HEADER_SENT_AT,
+        "traceparent": HEADER_TRACEPARENT,
+    },
+):
     """The headers of a launch request.
 
     launch_id: the reservation id, r-…. attempt: the fencing number, from 1.
@@ -91,16 +104,8 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> LaunchHeaders:
         """Read the NATS headers of a launch request. Raises InvalidMessage."""
-        headers = headers or {}
-        fields = {
-            "launch_id": headers.get(HEADER_LAUNCH_ID),
-            "attempt": headers.get(HEADER_ATTEMPT),
-            "expires_at_ms": headers.get(HEADER_EXPIRES_AT),
-            "sent_at_ms": headers.get(HEADER_SENT_AT),
-            "traceparent": headers.get(HEADER_TRACEPARENT),
-        }
         try:
-            return msgspec.convert(fields, cls, strict=False)  # a header's number is text
+            return msgspec.convert(headers or {}, cls, strict=False)  # a header's number is text
         except msgspec.MsgspecError as problem:
             raise InvalidMessage(f"launch headers: {problem}") from problem
 
@@ -108,7 +113,7 @@ class LaunchHeaders(msgspec.Struct, frozen=True, kw_only=True):
 # --- launching -----------------------------------------------------------------------------
 
 
-class InstanceToLaunch(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceToLaunch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One instance of a launch. launch_index: EC2's AmiLaunchIndex."""
 
     instance_id: InstanceId

@@ -8,7 +8,8 @@ from fleetcast.agent.drivers import Guest
 from fleetcast.messages import MAX_LEASE_MS, InstanceReport, InstanceState
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+# gc=False, here and in what it holds: a node has many, and nothing in them leads back to them.
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One instance as the node last knew it.
 
     changed_at_s: epoch seconds. held_until_ms: it waits for Commit until then, epoch milliseconds;

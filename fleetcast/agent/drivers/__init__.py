@@ -44,7 +44,7 @@ class Addresses(NamedTuple):
     mac: str
 
 
-class Guest(msgspec.Struct, frozen=True, kw_only=True):
+class Guest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything a driver needs to run one instance; journaled before the launch is accepted.
 
     attempt: the fencing number under which the node holds it. root_disk_gib: None: as large as its

@@ -18,6 +18,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -210,8 +211,8 @@ class SimulatedDriver:
         return guest is not None and guest.runs
 
     def _line(self, instance_id: str, what: bytes, details: bytes = b"") -> bytes:
-        at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
-        return b" ".join((at.encode(), instance_id.encode(), what, details)).rstrip() + b"\n"
+        at = _time_to_the_millisecond(round(self._now_s() * 1000))
+        return b" ".join((at, instance_id.encode(), what, details)).rstrip() + b"\n"
 
     def _happen(self, *lines: bytes) -> None:
         """Write lines, all or none, and let what they say happen."""
@@ -268,7 +269,7 @@ def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> int:
     if what == _DESTROYED:
         gone = guests.pop(name, None)
         return len(line) + (len(gone.what) + sum(map(len, gone.lines)) if gone else 0)
-    guest = guests.setdefault(name, _SimulatedGuest())
+    guest = guests.get(name) or guests.setdefault(name, _SimulatedGuest())
     if what == _IS:
         wasted, guest.what = len(guest.what), line
         return wasted
@@ -277,6 +278,12 @@ def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> int:
     wasted = len(guest.lines[0]) if len(guest.lines) == _KEPT_LINES else 0
     guest.lines.append(line)
     return wasted
+
+
+@lru_cache(maxsize=1)  # a burst of guests boots in a few milliseconds
+def _time_to_the_millisecond(epoch_ms: int) -> bytes:
+    at = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").encode()
 
 
 def _open_pipe(path: Path) -> int | None:
