@@ -32,7 +32,7 @@ class DriverUnderTest(Protocol):
     def driver(self) -> Driver:
         """Return the driver at hand."""
 
-    def restart(self) -> None:
+    async def restart(self) -> None:
         """Make a new driver on what the last one has left, as an agent does that was killed."""
 
     def guest(self, number: int) -> Guest:
@@ -51,10 +51,13 @@ class DriverUnderTest(Protocol):
 class _Simulated:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.restart()
+        self.driver = self._new()
 
-    def restart(self) -> None:
-        self.driver = SimulatedDriver(self._folder, now_s=lambda: NOW_MS / 1000)
+    async def restart(self) -> None:
+        self.driver = self._new()
+
+    def _new(self) -> SimulatedDriver:
+        return SimulatedDriver(self._folder, now_s=lambda: NOW_MS / 1000)
 
     def guest(self, number: int) -> Guest:
         return a_guest(number)
@@ -123,7 +126,7 @@ async def test_guests_outlive_the_driver_and_are_what_they_were(
 ) -> None:
     guest = under_test.guest(1)
     await under_test.driver.boot(guest)
-    under_test.restart()
+    await under_test.restart()
     assert await _alive(under_test) == {I1}
     found = (await under_test.driver.alive())[I1]
     for name in ("launch_id", "attempt", "account_id", "instance_type", "vcpu", "memory_mib"):
@@ -131,7 +134,7 @@ async def test_guests_outlive_the_driver_and_are_what_they_were(
     await under_test.driver.boot(guest)
     assert await under_test.driver.console_output(I1)
     await under_test.driver.stop(I1)
-    under_test.restart()
+    await under_test.restart()
     assert await _alive(under_test) == set()
     assert await under_test.driver.console_output(I1)
     await under_test.driver.boot(guest)
@@ -179,11 +182,11 @@ async def test_how_a_guest_has_ended_is_known_to_the_next_driver(
     await under_test.is_up(I1)
     await under_test.power_off(I1)
     assert await _next_end(under_test) == (I1, "powered off")
-    under_test.restart()
+    await under_test.restart()
     assert await _alive(under_test) == {I1}
     assert await _next_end(under_test) == (I1, "powered off")
     await under_test.driver.boot(under_test.guest(1))
-    under_test.restart()
+    await under_test.restart()
     following = asyncio.create_task(under_test.driver.next_end())
     assert await _alive(under_test) == {I1}
     assert _is_told_of_no_more(following)

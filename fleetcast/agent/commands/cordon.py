@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fleetcast import messages
-from fleetcast.agent.commands.node_line import node_line
+from fleetcast.agent.commands.asking import ask_node
 from fleetcast.agent.settings import read_settings
 from fleetcast.errors import FleetcastError
 from fleetcast.subjects import NodeAction
@@ -55,12 +55,8 @@ def uncordon(config: Path) -> None:
 
 
 def _ask(config: Path, action: NodeAction) -> messages.CordonReply:
-    async def ask() -> messages.CordonReply:
-        async with node_line(read_settings(config)) as line:
-            return await line.ask(action, messages.CordonRequest())
-
     try:
-        return asyncio.run(ask())
+        return asyncio.run(ask_node(read_settings(config), action, messages.CordonRequest()))
     except FleetcastError as problem:
         raise click.ClickException(str(problem)) from problem
 

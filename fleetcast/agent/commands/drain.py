@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fleetcast import messages
+from fleetcast.agent.commands.asking import NodeSilent, ask_node
 from fleetcast.agent.commands.cordon import check_is_kept, config_option
-from fleetcast.agent.commands.node_line import NodeSilent, node_line
 from fleetcast.agent.settings import read_settings
 from fleetcast.durations import parse_duration_s
 from fleetcast.errors import FleetcastError, InvalidInput
@@ -19,7 +19,6 @@ from fleetcast.subjects import NodeAction
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleetcast.agent.commands.node_line import NodeLine
     from fleetcast.agent.settings import AgentSettings
 
 _LOOK_EVERY_S: Final = 1.0
@@ -73,22 +72,23 @@ async def _drain(progress: _Progress, *, settings: AgentSettings, timeout_s: int
     """Begin to drain and show what is left. Return whether the node is drained in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    async with node_line(settings) as line:
-        begun = await line.ask(NodeAction.DRAIN, messages.DrainRequest(stop=progress.stops))
-        progress.show(begun)
-        while progress.goes_on:
-            if loop.time() >= deadline:
-                progress.give_up("not drained in time")
-                return False
-            await asyncio.sleep(_LOOK_EVERY_S)
-            await _look(line, progress)
-        check_is_kept(begun)
-        return progress.ended()
+    request = messages.DrainRequest(stop=progress.stops)
+    begun = await ask_node(settings, NodeAction.DRAIN, request)
+    progress.show(begun)
+    while progress.goes_on:
+        if loop.time() >= deadline:
+            progress.give_up("not drained in time")
+            return False
+        await asyncio.sleep(_LOOK_EVERY_S)
+        await _look(settings, progress)
+    check_is_kept(begun)
+    return progress.ended()
 
 
-async def _look(line: NodeLine, progress: _Progress) -> None:
+async def _look(settings: AgentSettings, progress: _Progress) -> None:
+    request = messages.DrainRequest(only_look=True)
     try:
-        progress.show(await line.ask(NodeAction.DRAIN, messages.DrainRequest(only_look=True)))
+        progress.show(await ask_node(settings, NodeAction.DRAIN, request))
     except NodeSilent as problem:  # it may be restarted just now
         progress.say(f"{problem}; waiting for it")
 
