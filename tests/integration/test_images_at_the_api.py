@@ -9,8 +9,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from fleetcast.local.conditions import wait_until
+from fleetcast.local.guest_image import build_guest_image
 from tests.ec2_endpoint import ec2_client, error_of
-from tests.image_server import ID, an_image, catalogue_text
+from tests.image_server import ID, an_image, catalogue_text, image_server
 from tests.small_fleet import TYPE, SmallFleet, small_fleet
 
 if TYPE_CHECKING:
@@ -77,6 +78,51 @@ def test_what_no_node_could_boot_is_refused_and_leaves_nothing(fleet: SmallFleet
         assert not fleet.records()
     # The token is free again, and so is the room.
     _launch(client, ClientToken="again")
+
+
+def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ec2_client()
+    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 1}}
+    with (
+        image_server(tmp_path, monkeypatch) as server,
+        small_fleet(tmp_path, monkeypatch) as fleet,
+    ):
+        image = server.image(build_guest_image().read_bytes())
+        server.files["/images.toml"] = catalogue_text(image).encode()
+        fleet.start_region(_REGION)
+        fleet.start_agent(
+            _REGION,
+            "n1",
+            slots=1,
+            driver="qemu",
+            **{
+                "images.catalogue": str(tmp_path / "none.toml"),
+                "images.region_catalogue": server.url("/images.toml"),
+                "qemu.accelerator": "tcg",
+            },
+        )
+        fleet.start_function(_REGION)
+        launch = _launch(client, InstanceType="t3.nano", BlockDeviceMappings=[disk])
+        name = launch["Instances"][0]["InstanceId"]
+
+        def has_come_up() -> bool:
+            answer = client.get_console_output(InstanceId=name)
+            return "guest: root disk 1073741824 bytes" in answer["Output"]
+
+        try:
+            assert wait_until(has_come_up, 60, every_s=0.2)
+            (described,) = client.describe_instances(InstanceIds=[name])["Reservations"]
+        finally:  # its guest would outlive its agent
+            client.terminate_instances(InstanceIds=[name])
+            guests = tmp_path / "n1" / "state" / "guests"
+            assert wait_until(lambda: not list(guests.iterdir()), 30, every_s=0.2)
+        (instance,) = described["Instances"]
+        assert instance["State"]["Name"] == "running"
+        assert instance["PrivateIpAddress"].startswith("169.254.")
+        assert instance["RootDeviceName"] == "/dev/sda1"
+        assert server.asked["/image"] == 1
 
 
 def test_an_image_with_another_content_ends_its_instance_and_says_why(fleet: SmallFleet) -> None:
