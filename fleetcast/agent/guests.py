@@ -56,6 +56,9 @@ class Guests:
         # Whose entry has changed since their work began; and who is to be rebooted.
         self._due: set[str] = set()
         self._to_reboot: set[str] = set()
+        # Whose boot is under way; and whose of them is to go no further.
+        self._booting: set[str] = set()
+        self._called_off: set[str] = set()
         self._untold: list[Entry] = []
         self._ended = EndedGuests(
             instances=instances, driver=driver, call_later=call_later, attend=self.attend
@@ -113,6 +116,11 @@ class Guests:
             self._due.add(instance_id)
             if instance_id not in self._work:
                 self._work[instance_id] = asyncio.create_task(self._attend(instance_id))
+            elif instance_id in self._booting and not self._in_state(instance_id, "pending"):
+                # It may be waiting for its image, for as long as that takes.
+                self._booting.discard(instance_id)
+                self._called_off.add(instance_id)
+                self._work[instance_id].cancel()
 
     async def change(
         self,
@@ -200,15 +208,31 @@ class Guests:
         if entry.is_held:
             return
         instance_id = entry.guest.instance_id
+        self._booting.add(instance_id)
         try:
             await self._driver.boot(entry.guest)
         except BootFailed as failure:
+            self._booting.discard(instance_id)
             await self._boot_failed(entry, str(failure))
             return
+        except asyncio.CancelledError:
+            if instance_id not in self._called_off:
+                raise
+            self._go_on_after_calling_off()
+            return
+        finally:
+            self._booting.discard(instance_id)
+            self._called_off.discard(instance_id)
         self._set_aside.boot_succeeded()
         if booted := self._in_state(instance_id, "pending"):  # not ended while it booted
             self._instances.note(self._instances.moved(booted, "running"))
             self._tell_running(booted)
+
+    def _go_on_after_calling_off(self) -> None:
+        """Take back that this task was cancelled: only the boot in it was meant."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - each boot is in one
+        task.uncancel()
 
     def _tell_running(self, entry: Entry) -> None:
         """Log it, in one line with all others that come up in the same moment."""
