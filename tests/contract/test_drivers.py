@@ -7,6 +7,9 @@ does within a guest.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 from fleetcast.agent.drivers import CONSOLE_BYTES
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from tests.agent_parts import NOW_MS, a_guest, instance_id
+from tests.qemu_node import console_shows, qemu_driver, small_guest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,12 +76,46 @@ class _Simulated:
         self.driver.end(instance_id, "crashed")
 
 
-@pytest.fixture(params=["simulated"])
-async def under_test(tmp_path: Path) -> AsyncIterator[DriverUnderTest]:
-    under_test = _Simulated(tmp_path / "guests")
-    yield under_test
-    for name in await under_test.driver.alive():
-        await under_test.driver.destroy(name)
+class _Qemu:
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._ups: Counter[str] = Counter()
+        self.driver = qemu_driver(state_dir)
+
+    async def restart(self) -> None:
+        await self.driver.leave()
+        self.driver = qemu_driver(self._state_dir)
+
+    def guest(self, number: int) -> Guest:
+        return small_guest(number, instance_id=instance_id(number))
+
+    async def is_up(self, instance_id: str) -> None:
+        self._ups[instance_id] += 1
+        await console_shows(self.driver, instance_id, "guest: boot", self._ups[instance_id])
+
+    async def power_off(self, instance_id: str) -> None:
+        monitor = self.driver._running[instance_id]._monitor  # noqa: SLF001 - not by the driver
+        assert monitor
+        await monitor.press_power_button()
+
+    async def crash(self, instance_id: str) -> None:
+        pid_file = self._state_dir / "guests" / instance_id / "pid"
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture(params=["simulated", "qemu"])
+async def under_test(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[DriverUnderTest]:
+    if request.param == "simulated":
+        simulated = _Simulated(tmp_path / "guests")
+        yield simulated
+        return
+    real = _Qemu(tmp_path)
+    yield real
+    for name in await real.driver.alive():
+        await real.driver.destroy(name)
+    await real.driver.leave()
 
 
 async def _alive(under_test: DriverUnderTest) -> set[str]:
@@ -126,6 +164,7 @@ async def test_guests_outlive_the_driver_and_are_what_they_were(
 ) -> None:
     guest = under_test.guest(1)
     await under_test.driver.boot(guest)
+    await under_test.is_up(I1)
     await under_test.restart()
     assert await _alive(under_test) == {I1}
     found = (await under_test.driver.alive())[I1]
