@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from fleetcast.local.conditions import wait_until
 from fleetcast.local.guest_image import build_guest_image
 from tests.ec2_endpoint import ec2_client, error_of
-from tests.image_server import ID, an_image, catalogue_text, image_server
+from tests.image_server import ID, ImageServer, an_image, catalogue_text, image_server
 from tests.small_fleet import TYPE, SmallFleet, small_fleet
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
             },
         )
         fleet.start_function(_REGION)
+        server.may_end.clear()
+        _end_one_that_waits_for_its_image(client, server)
+        server.may_end.set()
         launch = _launch(client, InstanceType="t3.nano", BlockDeviceMappings=[disk])
         name = launch["Instances"][0]["InstanceId"]
 
@@ -123,6 +126,19 @@ def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
         assert instance["PrivateIpAddress"].startswith("169.254.")
         assert instance["RootDeviceName"] == "/dev/sda1"
         assert server.asked["/image"] == 1
+
+
+def _end_one_that_waits_for_its_image(client: EC2Client, server: ImageServer) -> None:
+    launch = _launch(client, InstanceType="t3.nano")
+    name = launch["Instances"][0]["InstanceId"]
+    assert wait_until(lambda: server.asked["/image"], 15)
+    client.terminate_instances(InstanceIds=[name])
+
+    def has_ended() -> bool:
+        (described,) = client.describe_instances(InstanceIds=[name])["Reservations"]
+        return described["Instances"][0]["State"]["Name"] == "terminated"
+
+    assert wait_until(has_ended, 15)
 
 
 def test_an_image_with_another_content_ends_its_instance_and_says_why(fleet: SmallFleet) -> None:
