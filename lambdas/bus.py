@@ -141,7 +141,8 @@ class Bus:
         """
         client = await self._client(region)
         try:
-            (reply,) = await client.ask(
+            # Several may come before anybody has looked: all agents of a region answer at once.
+            reply, *_ = await client.ask(
                 subject, payload, timeout_s=timeout_s, headers=headers() if headers else None
             )
         except (nats.errors.Error, OSError) as error:

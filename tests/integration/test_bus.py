@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -56,6 +57,15 @@ async def test_a_reply_is_returned_as_it_was_sent(server: NatsProcess) -> None:
         reply = await bus.ask(REGION, "ask.a", b"hello", timeout_s=5, headers=lambda: {"K": "v"})
     assert reply == b"hello"
     assert heard[0].headers == {"K": "v"}
+
+
+async def test_the_first_of_several_replies_is_returned(server: NatsProcess) -> None:
+    async with contextlib.AsyncExitStack() as listeners:
+        for _ in range(5):
+            await listeners.enter_async_context(listener(server.url))
+        async with closing(bus_to(server.url)) as bus:
+            asked = (bus.ask(REGION, "ask.a", b"%d" % one, timeout_s=5) for one in range(50))
+            assert await asyncio.gather(*asked) == [b"%d" % one for one in range(50)]
 
 
 async def test_nobody_listening_is_told_apart_from_silence(server: NatsProcess) -> None:
