@@ -182,6 +182,8 @@ class Agent:
 
     async def _serve(self) -> None:
         await self._guests.restore()
+        # Guests end whether NATS is there or not.
+        following = asyncio.create_task(self._guests.keep_following_ends())
         try:
             await self._connect()
             await self._actions.listen(self._connection, region=self._settings.region)
@@ -193,7 +195,7 @@ class Agent:
                 self._desk.run(),
                 self._keep_tokens(),
                 self._host_load.keep_sampling(),
-                self._guests.keep_following_ends(),
+                following,
                 self._capacity_watch.keep_looking(
                     self._ledger, taken=self._driver.in_use, capacity_changed=self._changed.set
                 ),
@@ -203,6 +205,8 @@ class Agent:
             )
         except (nats.errors.Error, NkeysError) as problem:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
+        finally:
+            await end_tasks(following)
 
     async def _leave(self) -> None:
         self._manager.stopping()

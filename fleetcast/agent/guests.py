@@ -185,7 +185,10 @@ class Guests:
 
     async def _move(self, instance_id: str) -> None:
         entry = self._instances.get(instance_id)
-        if entry is None or not self._instances.is_settled(instance_id):
+        if entry is None:
+            self._ended.forget(instance_id)
+            return
+        if not self._instances.is_settled(instance_id):
             return  # who changes it sees to it afterwards
         if entry.state != "running":
             self._to_reboot.discard(instance_id)  # what was begun since goes before them

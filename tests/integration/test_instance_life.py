@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
+from click.testing import CliRunner
 
+from fleetcast.agent.command import main as fleetcast_agent
 from fleetcast.local.conditions import wait_until
 from tests.ec2_endpoint import ec2_client, error_of
 from tests.small_fleet import TYPE, SmallFleet, small_fleet
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mypy_boto3_ec2 import EC2Client
+
+    from tests.agent_process import AgentProcess
 
 A, B = "us-east-1", "eu-west-1"
 
@@ -74,6 +78,12 @@ def refusal(call: Callable[..., object], **parameters: object) -> tuple[str, str
     return error_of(error.value)
 
 
+def order(agent: AgentProcess, command: str) -> None:
+    """Do what a node's operator does on it."""
+    ended = CliRunner().invoke(fleetcast_agent, [command, "--config", str(agent.config)])
+    assert ended.exit_code == 0, ended.output
+
+
 def console(client: EC2Client, name: str) -> str:
     return client.get_console_output(InstanceId=name, Latest=True)["Output"]
 
@@ -119,6 +129,21 @@ def test_a_stopped_instance_gives_its_room_back_and_needs_it_again(
     client.start_instances(InstanceIds=[name])
     await_state(client, "running", name)
     assert described(client, name)["Placement"]["HostId"] == "n1"
+
+
+def test_a_cordoned_node_starts_nothing_that_is_stopped(
+    fleet: SmallFleet, client: EC2Client
+) -> None:
+    name = launch(client)
+    stop(client, name)
+    order(fleet.agents["n1"], "cordon")
+    code, message, status = refusal(client.start_instances, InstanceIds=[name])
+    assert (code, status) == ("InsufficientInstanceCapacity", 500)
+    assert f"{name} on node n1 in us-east-1a" in message
+    assert state(client, name) == "stopped"
+    order(fleet.agents["n1"], "uncordon")
+    client.start_instances(InstanceIds=[name])
+    await_state(client, "running", name)
 
 
 def test_a_stop_that_its_node_cannot_hear_is_done_when_it_is_back(

@@ -212,6 +212,16 @@ class Machine(RuleBasedStateMachine):
             host.driver.end(running[which % len(running)], how)
             host.turn()
 
+    @rule(at=st.integers(0, 1), closes=_once_in(4))
+    def cordon(self, at: int, *, closes: bool) -> None:
+        host = self.host(at)
+        if closes:
+            host.ledger.close("cordoned")
+        else:
+            host.ledger.reopen("cordoned")
+        host.changed.set()
+        host.turn()
+
     @rule(at=st.integers(0, 1), really=_once_in(5))
     def lose_connection(self, at: int, *, really: bool) -> None:
         host = self.host(at)
