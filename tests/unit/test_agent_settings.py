@@ -78,6 +78,15 @@ def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
         ("tls://nats.example.com:4222", "tls://", "nats.url"),
         ("tls://nats.example.com:4222", "tls://host:port", "nats.url"),
         ("tls://nats.example.com:4222", "", "nats.url"),
+        ("[capacity]", "images.cache_gib = 0\n[capacity]", "nats.images"),
+        ("[capacity]", "[images]\ncache_gib = 0\n[capacity]", "images.cache_gib"),
+        ("[capacity]", "[images]\nrefresh_s = 1\n[capacity]", "images.refresh_s"),
+        ("[capacity]", '[images]\ncatalogue = ""\n[capacity]', "images.catalogue"),
+        (
+            "[capacity]",
+            '[images]\nregion_catalogue = "http://x/images.toml"\n[capacity]',
+            "images.region_catalogue",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, good: str, bad: str, key: str) -> None:
