@@ -16,6 +16,7 @@ import pytest
 
 from fleetcast.agent.drivers import CONSOLE_BYTES
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.local.qemu_guests import end_guests
 from tests.agent_parts import NOW_MS, a_guest, instance_id
 from tests.qemu_node import console_shows, qemu_driver, small_guest
 
@@ -113,9 +114,8 @@ async def under_test(
         return
     real = _Qemu(tmp_path)
     yield real
-    for name in await real.driver.alive():
-        await real.driver.destroy(name)
     await real.driver.leave()
+    end_guests(tmp_path)
 
 
 async def _alive(under_test: DriverUnderTest) -> set[str]:

@@ -39,7 +39,7 @@ _NOT_YET: Final = (None, _UNKNOWN, "prelaunch")
 
 _LOOK_EVERY_S: Final = 5.0
 _COME_UP_EVERY_S: Final = 0.02
-_PRESS_AGAIN_S: Final = 5.0
+_PRESS_AGAIN_S: Final = 2.0
 _END_SEEN_WITHIN_S: Final = 0.1
 _QUIT_WITHIN_S: Final = 5.0
 _STILL_THERE_S: Final = 30.0
