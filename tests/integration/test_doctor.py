@@ -116,7 +116,7 @@ def test_a_wrong_configuration_ends_with_1_and_says_what_would_be_right(tmp_path
     config = _config(tmp_path, "nats://127.0.0.1:4222", region='"us east"')
     shown = CliRunner().invoke(main, ["doctor", "--config", str(config)])
     assert shown.exit_code == 1
-    assert f"fail  configuration: {config}: region is 'us east'" in shown.output
+    assert f"fail  configuration: {config}, line 2: region is 'us east'" in shown.output
     assert "mend: expected: only a-z, 0-9 and '-'" in shown.output
 
 

@@ -183,8 +183,8 @@ async def _check_permissions(
         return fail(
             check,
             f"the server refuses subscriptions: {', '.join(refused)}",
-            "allow them to the node's user: ec2.RunInstances.REGION.> (queue "
-            f"{LAUNCH_QUEUE_GROUP}), ec2.node.REGION.NODE.*, ec2.region.REGION.*",
+            f"allow them to the node's user, the launches as ec2.RunInstances.{settings.region}.> "
+            f"{LAUNCH_QUEUE_GROUP}",
         )
     return ok(check, f"all {len(wanted)} kinds of subscriptions are allowed")
 

@@ -18,6 +18,7 @@ import msgspec
 from fleetcast.agent.doctor.finding import fail, ok, warn
 from fleetcast.agent.drivers.qemu.acceleration import runs_in_time
 from fleetcast.agent.drivers.qemu.host import find_host
+from fleetcast.agent.install.live_host import has_polkit
 from fleetcast.agent.install.node_files import USER
 from fleetcast.errors import InvalidConfiguration
 
@@ -167,9 +168,7 @@ def check_guest_units() -> Finding:
             "the agent is not installed as a service: guests run on without limits of their own",
             "fleetcast-agent install",
         )
-    if not Path("/usr/share/polkit-1/actions/org.freedesktop.systemd1.policy").exists() or not any(
-        Path(name).exists() for name in ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd")
-    ):
+    if not has_polkit():
         return fail(check, "polkit is missing: systemd begins no guests", "apt-get install polkitd")
     return ok(check, "systemd begins each guest in fleetcast-guests.slice")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _GUEST_UNITS: Final = "fleetcast-guest@*.service"
 _GUEST_UNIT: Final = re.compile(r"/fleetcast-guest@(i-[0-9a-f]+)\.service")
+_POLKIT_DAEMONS: Final = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd")
 # The agent answers what is in hand first, guests are given half a minute.
 _WITHIN_S: Final = 180
 
@@ -55,6 +56,11 @@ class LiveHost:
         for program in ("systemctl", "systemd-sysusers", "systemd-tmpfiles", "userdel"):
             if shutil.which(program) is None:
                 raise InstallFailed(f"{program} is missing: apt-get install systemd passwd")
+        if not has_polkit():
+            raise InstallFailed(
+                "polkit is missing, without which systemd begins no guests for the agent: "
+                "apt-get install polkitd"
+            )
 
     def run(self, *command: str) -> None:
         """Run a command that changes the host. Raises InstallFailed with what it said."""
@@ -132,6 +138,11 @@ class LiveHost:
             said = (done.stderr or done.stdout).strip()
             raise InstallFailed(f"{' '.join(command)} failed: {said}")
         return done.stdout
+
+
+def has_polkit() -> bool:
+    """Return whether this host has what allows the agent to start guests' units."""
+    return any(Path(name).exists() for name in _POLKIT_DAEMONS)
 
 
 def _owners() -> list[tuple[object, ...]]:
