@@ -22,7 +22,7 @@ export PIP_ROOT_USER_ACTION ?= ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-vm local local-up local-down test check bench synth lock catalogue ec2-model clean
+.PHONY: help demo demo-vm local local-up local-down test test-install check bench synth lock catalogue ec2-model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z%0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /  \1|/' \
@@ -46,6 +46,9 @@ local-down: $(VENV) ## stop the local stack that local-up started
 test: $(VENV) $(NODE) ## run all tests
 	@.ci/missing-packages
 	@$(RUN) -m pytest
+
+test-install: $(VENV) ## install the agent in a Debian tree and on a virtual node; needs root, 10 minutes
+	@$(RUN) -m pytest tests/debian
 
 check: $(VENV) ## lint, formatting, types and import rules
 	@.venv/bin/ruff check .
