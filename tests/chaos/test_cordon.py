@@ -93,11 +93,13 @@ async def test_records_follow_what_guests_and_the_operators_of_nodes_do(world: W
     async def runs(instance_id: str) -> bool:
         return instance_id in read_guests(world.nodes[record_of(world, instance_id).node or ""])
 
-    for name, how in ((off, "powered-off"), (crashed, "crashed")):
-        (world.nodes[record_of(world, name).node or ""].guests / "ends").write_text(
-            f"{name} {how}\n"
-        )
-        await eventually(lambda name=name: runs(name), lambda is_up: not is_up)
+    async def ends(instance_id: str, how: str) -> None:
+        node = world.nodes[record_of(world, instance_id).node or ""]
+        (node.guests / "ends").write_text(f"{instance_id} {how}\n")
+        await eventually(lambda: runs(instance_id), lambda is_up: not is_up)
+
+    await ends(off, "powered-off")
+    await ends(crashed, "crashed")
     await cordon(world, "n1")
     await eventually(lambda: runs(crashed))
     census = await world.settle("a guest that powers itself off, and one that crashes")
