@@ -218,6 +218,20 @@ async def test_an_image_that_is_asked_for_in_vain_is_looked_up_soon(
         await eventually(lambda: asyncio.sleep(0, _code(images) == ""))
 
 
+async def test_who_asks_right_after_it_was_fetched_is_not_forgotten(
+    tmp_path: Path, server: ImageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcast.agent.images.known_images._FETCH_AGAIN_AFTER_S", 0.1)
+    _publish(server, "")
+    region = _region(tmp_path, server)
+    keeping = asyncio.create_task(region.keep_current())
+    await eventually(lambda: asyncio.sleep(0, region.images is not None))
+    _publish(server, catalogue_text(an_image(b"a", url=server.url("/a"))))
+    region.fetch_soon()
+    await eventually(lambda: asyncio.sleep(0, bool(region.images)))
+    keeping.cancel()
+
+
 async def test_a_huge_catalogue_is_not_read(tmp_path: Path, server: ImageServer) -> None:
     region = _region(tmp_path, server)
     _publish(server, "#" * (5 * 2**20))

@@ -90,12 +90,12 @@ class RegionCatalogue:
     async def keep_current(self) -> None:
         """Fetch it now and again until cancelled."""
         while True:
+            self._wanted.clear()
             try:
                 await self.fetch()
             except Exception:  # noqa: BLE001 - the next one may do better
                 _log.exception("region's image catalogue not read")
             await asyncio.sleep(min(_FETCH_AGAIN_AFTER_S, self._every_s))
-            self._wanted.clear()
             try:
                 async with asyncio.timeout(max(0, self._every_s - _FETCH_AGAIN_AFTER_S)):
                     await self._wanted.wait()
