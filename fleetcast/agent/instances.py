@@ -106,8 +106,9 @@ class Instances:
         ]
         for entry in entries:
             self.note(entry)
-        with contextlib.suppress(JournalUnwritable):
-            await self.record(entries)
+        if entries:
+            with contextlib.suppress(JournalUnwritable):
+                await self.record(entries)
         return entries
 
     def __iter__(self) -> Iterator[Entry]:
