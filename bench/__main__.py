@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from bench import dispatch, launch, storm, sweep
+from bench import agent, dispatch, launch, storm, sweep
 
 BENCHES = {
     "storm": storm.run,
     "dispatch": dispatch.run,
     "launch": launch.run,
     "sweep": sweep.run,
+    "agent": agent.run,
 }
 
 
