@@ -9,7 +9,6 @@ from typing import Final
 import click
 import msgspec
 
-from fleetcast.agent.doctor.examination import examine
 from fleetcast.agent.install.node_files import CONFIG
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -32,6 +31,9 @@ def doctor(config: Path, *, as_json: bool) -> None:
 
     Example: sudo fleetcast-agent doctor --config /etc/fleetcast/agent.toml
     """
+    # Here, so that an agent that runs doesn't carry what only an examination needs.
+    from fleetcast.agent.doctor.examination import examine  # noqa: PLC0415
+
     findings = examine(config)
     for one in findings:
         if as_json:
