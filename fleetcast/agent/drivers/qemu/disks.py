@@ -31,7 +31,7 @@ async def make_root_disk(
         *("-b", str(folder.image), "-F", image_format),
         *(str(new), str(size_bytes)),
     )
-    _put_in_place(new, folder.disk)
+    await asyncio.to_thread(_put_in_place, new, folder.disk)
 
 
 def copy_uefi_variables(template: Path, folder: GuestFolder) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, command_line
@@ -22,16 +24,17 @@ from fleetcast.agent.drivers.qemu.monitor import MonitorLost
 from fleetcast.agent.drivers.qemu.qemu_output import last_words
 from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess, is_free
 from fleetcast.agent.drivers.qemu.running_guest import RunningGuest
+from fleetcast.agent.drivers.qemu.whole_steps import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd, GuestUse
     from fleetcast.agent.drivers.qemu.command_line import Accelerator
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
     from fleetcast.agent.guest_processes import GuestProcesses
-    from fleetcast.agent.images import Images
+    from fleetcast.agent.images import Images, LocalImage
     from fleetcast.instance_types import InstanceType
     from fleetcast.messages import LaunchRequest
 
@@ -126,16 +129,17 @@ class QemuDriver:
         folder.make()
         known = folder.read_record()
         if known is not None and folder.disk.exists():
-            record = GuestRecord(
-                guest=guest, image_format=known.image_format, firmware=known.firmware
-            )
-            folder.write_record(record)
+            record = msgspec.structs.replace(known, guest=guest)
+            await to_its_end(asyncio.to_thread(folder.write_record, record))
             return record
         image = await self._images.link(guest.image_id, folder.image)
+        return await to_its_end(self._make(guest, folder, image))
+
+    async def _make(self, guest: Guest, folder: GuestFolder, image: LocalImage) -> GuestRecord:
         record = GuestRecord(guest=guest, image_format=image.format, firmware=image.firmware)
-        folder.write_record(record)
+        await asyncio.to_thread(folder.write_record, record)
         if record.firmware == "uefi":
-            copy_uefi_variables(self._host.uefi_variables, folder)
+            await asyncio.to_thread(copy_uefi_variables, self._host.uefi_variables, folder)
         asked_bytes = (guest.root_disk_gib or 0) * 2**30
         size_bytes = max(asked_bytes, image.virtual_size_bytes)
         tool = self._host.image_tool
@@ -143,9 +147,7 @@ class QemuDriver:
         return record
 
     async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
-        network = await self._network.prepare(record.guest, folder)
-        await self._wait_for_disk(folder)
-        running = await _to_its_end(self._begin(record, folder, network))
+        running = await to_its_end(self._begin(record, folder))
         try:
             await running.come_up(within_s=_COME_UP_WITHIN_S)
         except BootFailed:
@@ -156,16 +158,17 @@ class QemuDriver:
                 raise
             await earlier.come_up(within_s=_COME_UP_WITHIN_S)
 
-    async def _begin(self, record: GuestRecord, folder: GuestFolder, network: str) -> RunningGuest:
+    async def _begin(self, record: GuestRecord, folder: GuestFolder) -> RunningGuest:
         guest = record.guest
         command = command_line(
             record,
             folder,
             self._host,
-            network=network,
+            network=await self._network.prepare(guest, folder),
             mac=self._network.addresses(guest.instance_id).mac,
             may_gain_privileges=self._network.needs_privileges,
         )
+        await self._wait_for_disk(folder)
         folder.output.unlink(missing_ok=True)
         pid = await self._processes.begin(
             guest.instance_id,
@@ -208,13 +211,13 @@ class QemuDriver:
         if running is not None:
             await running.shut_down(within_s=min(self._shutdown_timeout_s, _LAST_WORDS_S))
         folder = self._folders.of(instance_id)
-        folder.disk.unlink(missing_ok=True)
+        await to_its_end(asyncio.to_thread(folder.disk.unlink, missing_ok=True))
         # One that was just being started has its pid file by now, or fails for want of a disk.
         late = await self._find(instance_id)
         if late is not None:
             await late.end()
         await self._forget(instance_id)
-        folder.remove()
+        await to_its_end(asyncio.to_thread(folder.remove))
 
     async def _end(self, running: RunningGuest) -> None:
         await running.end()
@@ -293,16 +296,3 @@ class QemuDriver:
         running = RunningGuest(folder, process, tell=self._ends.put_nowait)
         self._running[folder.instance_id] = running
         return running
-
-
-async def _to_its_end(starting: Coroutine[Any, Any, RunningGuest]) -> RunningGuest:
-    """Wait for what must not be left half done, also when we are cancelled meanwhile.
-
-    Else a guest would come up unseen, after somebody has looked whether it is there.
-    """
-    task = asyncio.create_task(starting)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -73,10 +74,15 @@ class GuestFolder:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; the record goes last, so that a crash shows."""
-        for path in (*self._others(), self._record):
-            path.unlink(missing_ok=True)
-        if self.path.is_dir():
-            self.path.rmdir()
+        while self.path.is_dir():
+            for path in (*self._others(), self._record):
+                path.unlink(missing_ok=True)
+            try:
+                self.path.rmdir()
+            except OSError as problem:
+                # A boot that was called off may still have been putting its image there.
+                if problem.errno != errno.ENOTEMPTY:
+                    raise
 
     def _others(self) -> list[Path]:
         return [path for path in self.path.glob("*") if path != self._record]
