@@ -22,7 +22,7 @@ import nats.errors
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast.agent.doctor.finding import fail, ok, warn
-from fleetcast.agent.doctor.host_checks import agents_user
+from fleetcast.agent.install.service_user import agents_user
 from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.watchdog import close_in_time, told
 from fleetcast.nats_access import is_credentials_file

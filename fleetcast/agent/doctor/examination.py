@@ -19,6 +19,7 @@ from fleetcast.agent.doctor.host_checks import (
     check_guest_units,
     check_qemu,
     check_state_dir,
+    check_user,
 )
 from fleetcast.agent.settings import read_settings
 from fleetcast.errors import InvalidConfiguration
@@ -43,12 +44,23 @@ def examine(config: Path, *, now_s: Callable[[], float] = time.time) -> list[Fin
         found = f"{problem.key} {problem.problem}"
         return [fail("configuration", found, f"expected: {problem.expected}")]
     named = f"{config}: node {settings.node} of {settings.region}, {len(served)} instance types"
-    return [ok("configuration", named), *_of_host(settings), *_of_connection(settings, now_s)]
+    return [
+        ok("configuration", named),
+        *_of_host(config, settings),
+        *_of_connection(settings, now_s),
+    ]
 
 
-def _of_host(settings: AgentSettings) -> list[Finding]:
+def _of_host(config: Path, settings: AgentSettings) -> list[Finding]:
     state_dir = Path(settings.state_dir)
-    found = [check_state_dir(state_dir), check_disk(state_dir), check_clock_is_kept()]
+    credentials = settings.nats.credentials_file
+    files = [config, *([Path(credentials)] if credentials else [])]
+    found = [
+        check_user(files),
+        check_state_dir(state_dir),
+        check_disk(state_dir),
+        check_clock_is_kept(),
+    ]
     if settings.driver == "qemu":
         found += [*check_qemu(settings.qemu), check_guest_units()]
     return found

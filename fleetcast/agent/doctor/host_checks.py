@@ -19,10 +19,12 @@ from fleetcast.agent.doctor.finding import fail, ok, warn
 from fleetcast.agent.drivers.qemu.acceleration import runs_in_time
 from fleetcast.agent.drivers.qemu.host import find_host
 from fleetcast.agent.install.live_host import has_polkit
-from fleetcast.agent.install.node_files import USER
+from fleetcast.agent.install.service_user import agents_user, may_read, may_run_python, may_use
 from fleetcast.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fleetcast.agent.doctor.finding import Finding
     from fleetcast.agent.drivers.qemu.command_line import QemuHost
     from fleetcast.agent.drivers.qemu.settings import QemuSettings
@@ -38,7 +40,24 @@ _ANSWER_WITHIN_S: Final = 10
 # adjtimex(2): what it returns for a clock that nothing keeps right, and as much room as it writes.
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 256
-_OPEN_IT: Final = "import os, sys; os.close(os.open(sys.argv[1], os.O_RDWR))"
+
+
+def check_user(files: Sequence[Path]) -> Finding:
+    """Try whether the agent's user can run the agent, and read its files."""
+    check, user = "user", agents_user().pw_name
+    if not may_run_python():
+        return fail(
+            check,
+            f"user {user} can't run {sys.executable}",
+            f"chmod -R a+rX {Path(sys.prefix)}, and keep it out of /root and /home",
+        )
+    if unread := [str(one) for one in files if one.exists() and not may_read(one)]:
+        return fail(
+            check,
+            f"user {user} can't read {', '.join(unread)}",
+            f"chgrp {user} {' '.join(unread)}; chmod 640 {' '.join(unread)}",
+        )
+    return ok(check, f"user {user} can run the agent and read its files")
 
 
 def check_state_dir(state_dir: Path) -> Finding:
@@ -137,7 +156,7 @@ def _check_kvm(host: QemuHost) -> Finding:
             "then: modprobe kvm_intel (or kvm_amd)",
         )
     user = agents_user().pw_name
-    if not _may_open(_KVM):
+    if not may_use(_KVM):
         return fail(
             "KVM",
             f"user {user} may not open /dev/kvm: guests would be emulated",
@@ -171,35 +190,6 @@ def check_guest_units() -> Finding:
     if not has_polkit():
         return fail(check, "polkit is missing: systemd begins no guests", "apt-get install polkitd")
     return ok(check, "systemd begins each guest in fleetcast-guests.slice")
-
-
-# --- users ---------------------------------------------------------------------------------
-
-
-def agents_user() -> pwd.struct_passwd:
-    """Return whom the agent runs as: the service's user if root asks, else who asks."""
-    if os.geteuid() == 0:
-        try:
-            return pwd.getpwnam(USER)
-        except KeyError:
-            pass
-    return pwd.getpwuid(os.geteuid())
-
-
-def _may_open(device: Path) -> bool:
-    """Try it as the agent's user: modes don't tell all, there may be access control lists."""
-    user = agents_user()
-    is_root = os.geteuid() == 0
-    tried = subprocess.run(
-        (sys.executable, "-I", "-S", "-c", _OPEN_IT, str(device)),
-        capture_output=True,
-        check=False,
-        timeout=_ANSWER_WITHIN_S,
-        user=user.pw_uid if is_root else None,
-        group=user.pw_gid if is_root else None,
-        extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if is_root else None,
-    )
-    return tried.returncode == 0
 
 
 def _name_of(uid: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from fleetcast.agent.install.node_files import (
     TMPFILES,
     USER,
 )
+from fleetcast.agent.install.service_user import may_run_python
 from fleetcast.agent.install.tree import InstallFailed
 
 if TYPE_CHECKING:
@@ -79,6 +81,10 @@ class LiveHost:
             self._tree.change("make", f"user {USER}, {CONFIG_DIR}, {STATE_DIR}, {RUN_DIR}")
         else:
             self._tree.keep(f"user {USER}, {CONFIG_DIR}, {STATE_DIR}, {RUN_DIR}")
+        if not self._tree.is_rehearsal and not may_run_python():
+            raise InstallFailed(
+                f"user {USER} can't run {sys.executable}: chmod -R a+rX {sys.prefix}, then once more"
+            )
         if has_news:
             self.run("systemctl", "daemon-reload")
             if shutil.which("udevadm"):
