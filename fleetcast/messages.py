@@ -268,8 +268,40 @@ class CordonReply(Message, frozen=True, kw_only=True):
 # --- asking every agent of a region --------------------------------------------------------
 
 
+class LaunchPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a launch nodes may refuse, whatever room they have."""
+
+    instance_type: InstanceTypeName
+    image_id: str
+    key_name: str | None = None
+    root_disk_gib: RootDiskGiB | msgspec.UnsetType = msgspec.UNSET
+
+    def request(self) -> LaunchRequest:
+        """Return the request for none of such instances."""
+        return LaunchRequest(
+            account_id="",
+            instances=(),
+            instance_type=self.instance_type,
+            image_id=self.image_id,
+            key_name=self.key_name,
+            root_disk_gib=self.root_disk_gib,
+        )
+
+
+class LaunchFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node would refuse a launch as every node would. code: EC2's error code."""
+
+    code: str
+    message: str
+
+
 class RegionRequest(Message, frozen=True, kw_only=True):
-    """Asks every agent of a region for its reply to DescribeCapacity, Inventory or the like."""
+    """Asks every agent of a region for its reply to DescribeCapacity, Inventory or the like.
+
+    preview: DescribeCapacity says too whether such a launch would be refused.
+    """
+
+    preview: LaunchPreview | msgspec.UnsetType = msgspec.UNSET
 
 
 class LocateRequest(Message, frozen=True, kw_only=True):
@@ -297,7 +329,8 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     closed: why the node takes no launches, or None. room: only types with room.
     armed: launches that the NATS server may still deliver, by subject. version: the agent's.
     now_ms: epoch milliseconds by the node's clock. accelerator: what runs its guests' CPUs, kvm or
-    tcg; None: nothing, they are simulated.
+    tcg; None: nothing, they are simulated. fault: why the launch that was previewed would be
+    refused.
     """
 
     node: str
@@ -311,6 +344,7 @@ class CapacityReply(Message, frozen=True, kw_only=True):
     version: str | msgspec.UnsetType = msgspec.UNSET
     now_ms: EpochMs | msgspec.UnsetType = msgspec.UNSET
     accelerator: str | msgspec.UnsetType | None = msgspec.UNSET
+    fault: LaunchFault | msgspec.UnsetType = msgspec.UNSET
 
 
 class InstanceTypesReply(Message, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class CapacityReport:
     ) -> None:
         self._node = node
         self._zone = zone
-        self._served_types = served_types
+        self.served_types = served_types
         self._instances = instances
         self._ledger = ledger
         self._host_load = host_load
@@ -50,7 +50,7 @@ class CapacityReport:
             closed=self._ledger.closed,
             total=self._ledger.total,
             free=self._ledger.free,
-            room=self._served_types.room(self._ledger),
+            room=self.served_types.room(self._ledger),
             armed=self._tokens(),
             load=messages.NodeLoad(
                 cpu_utilization=self._host_load.cpu_utilization,
@@ -66,6 +66,6 @@ class CapacityReport:
         return messages.InstanceTypesReply(
             node=self._node,
             zone=self._zone,
-            instance_types=tuple(self._served_types),
-            room=self._served_types.room(self._ledger),
+            instance_types=tuple(self.served_types),
+            room=self.served_types.room(self._ledger),
         )

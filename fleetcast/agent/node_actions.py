@@ -16,6 +16,7 @@ import msgspec
 
 from fleetcast import messages
 from fleetcast.agent.cordon import CORDONED, OPEN, CordonWish
+from fleetcast.agent.drivers import NodeFault
 from fleetcast.agent.holds import OrderExpired
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import InvalidMessage
@@ -175,16 +176,31 @@ class NodeActions:
             case RegionAction.LOCATE_LAUNCH:
                 launch_id = messages.decode(payload, messages.LocateRequest).launch_id
                 return self._instances_reply(await self._instances.locate(launch_id))
-        messages.decode(payload, messages.RegionRequest)
+        asked = messages.decode(payload, messages.RegionRequest)
         match action:
             case RegionAction.INVENTORY:
                 return self._instances_reply(self._instances.reports(self._listed()))
             case RegionAction.DESCRIBE_CAPACITY:
-                return self._capacity_report.capacity()
+                return self._capacity_reply(asked.preview)
             case RegionAction.DESCRIBE_INSTANCE_TYPES:
                 return self._capacity_report.instance_types()
             case _:
                 raise InvalidMessage(f"this agent doesn't know the region action {action!r}")
+
+    def _capacity_reply(
+        self, preview: messages.LaunchPreview | msgspec.UnsetType
+    ) -> messages.CapacityReply:
+        reply = self._capacity_report.capacity()
+        if preview is msgspec.UNSET:
+            return reply
+        instance_type = self._capacity_report.served_types.get(preview.instance_type)
+        if instance_type is None:
+            return reply
+        try:
+            fault = self._owner_actions.fault_of(preview.request(), instance_type)
+        except NodeFault:  # a launch would go on to other nodes
+            return msgspec.structs.replace(reply, room={})
+        return msgspec.structs.replace(reply, fault=fault or msgspec.UNSET)
 
     def _listed(self) -> list[str]:
         """Return what an inventory names: all that is here, and what has ended of late."""

@@ -1,4 +1,4 @@
-"""What an instance's owner asks of it once it is there: terminate, stop, start, reboot, console.
+"""What an instance's owner asks: could it be; and then: terminate, stop, start, reboot, console.
 
 An instance never leaves its node: a stop gives its room back, and a start needs it again. Each
 may be repeated, and is answered when it is on disk.
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
+from fleetcast.agent.drivers import ClientFault
 from fleetcast.agent.journal import JournalUnwritable
+from fleetcast.messages import LaunchFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from fleetcast.agent.entries import Entry
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
-    from fleetcast.messages import InstanceReport
+    from fleetcast.instance_types import InstanceType
+    from fleetcast.messages import InstanceReport, LaunchRequest
 
 
 _BY_ITS_OWNER: Final = ("Client.UserInitiatedShutdown", "User initiated shutdown")
@@ -38,6 +41,17 @@ class OwnerActions:
     def __init__(self, *, instances: Instances, guests: Guests) -> None:
         self._instances = instances
         self._guests = guests
+
+    def fault_of(self, request: LaunchRequest, instance_type: InstanceType) -> LaunchFault | None:
+        """Return why every node would refuse to launch that, if so.
+
+        Raises NodeFault if this node can't say.
+        """
+        try:
+            self._guests.driver.check(request, instance_type)
+        except ClientFault as fault:
+            return LaunchFault(code=fault.code, message=str(fault))
+        return None
 
     async def terminate(self, instance_ids: Iterable[str]) -> tuple[InstanceReport, ...]:
         """Begin terminating; return the reports of those held here."""

@@ -12,6 +12,7 @@ from fleetcast.errors import (
     DryRunOperation,
     InsufficientInstanceCapacity,
     InvalidMessage,
+    RefusedByNode,
     ServiceUnavailable,
 )
 from fleetcast.subjects import RegionAction, region_subject
@@ -25,11 +26,12 @@ _TIMEOUT_S: Final = 1.0
 
 
 class _Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Room in one region. certain: everybody there has been heard."""
+    """Room in one region. certain: everybody there has been heard. fault: why one would refuse."""
 
     region: str
     room: int
     certain: bool
+    fault: messages.LaunchFault | None = None
 
     def __str__(self) -> str:
         return f"{self.region}: {self.room}" + ("" if self.certain else " or more (not all heard)")
@@ -38,12 +40,15 @@ class _Preview(msgspec.Struct, frozen=True, kw_only=True):
 async def preview_launch(services: Services, asked: LaunchParameters) -> NoReturn:
     """Raise what the launch would end with now: DryRunOperation if it would work.
 
-    Raises InsufficientInstanceCapacity or ServiceUnavailable if it would not.
+    Raises InsufficientInstanceCapacity, ServiceUnavailable or a node's refusal if it would not.
     """
     names = [asked.region] if asked.region else services.settings.region_names
     previews = await asyncio.gather(*(_preview(services, asked, region) for region in names))
     rooms = ", ".join(str(preview) for preview in previews)
     wanted = f"{asked.min_count} x {asked.instance_type}"
+    for preview in previews:
+        if preview.fault is not None:
+            raise RefusedByNode(preview.fault.code, preview.fault.message)
     if any(preview.room >= asked.min_count for preview in previews):
         raise DryRunOperation(
             "Request would have succeeded, but DryRun flag is set. "
@@ -60,7 +65,7 @@ async def _preview(services: Services, asked: LaunchParameters, region: str) -> 
         payloads = await services.bus.gather(
             region,
             region_subject(region, RegionAction.DESCRIBE_CAPACITY),
-            messages.encode(messages.RegionRequest()),
+            messages.encode(_request(asked)),
             timeout_s=_TIMEOUT_S,
             expected=len(known) or None,
         )
@@ -69,9 +74,25 @@ async def _preview(services: Services, asked: LaunchParameters, region: str) -> 
         return _Preview(region=region, room=0, certain=True)
     except (RegionError, InvalidMessage):
         return _Preview(region=region, room=0, certain=False)
-    room = sum(
-        node.room.get(asked.instance_type, 0)
+    roomy = [
+        node
         for node in nodes
-        if asked.zone is None or node.zone == asked.zone
+        if asked.instance_type in node.room and asked.zone in {None, node.zone}
+    ]
+    return _Preview(
+        region=region,
+        room=sum(node.room[asked.instance_type] for node in roomy),
+        certain=known <= {node.node for node in nodes},
+        fault=next((node.fault for node in roomy if node.fault is not msgspec.UNSET), None),
     )
-    return _Preview(region=region, room=room, certain=known <= {node.node for node in nodes})
+
+
+def _request(asked: LaunchParameters) -> messages.RegionRequest:
+    return messages.RegionRequest(
+        preview=messages.LaunchPreview(
+            instance_type=asked.instance_type,
+            image_id=asked.image_id,
+            key_name=asked.key_name,
+            root_disk_gib=asked.root_disk.size_gib or msgspec.UNSET,
+        )
+    )

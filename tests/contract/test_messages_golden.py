@@ -137,6 +137,24 @@ V1: Final[dict[str, Message]] = {
         problem="/var/lib/fleetcast/cordon.json can't be written: No space left on device",
     ),
     "region_request": messages.RegionRequest(),
+    "region_request_with_preview": messages.RegionRequest(
+        preview=messages.LaunchPreview(
+            instance_type="t3.medium",
+            image_id="ami-0123456789abcdef0",
+            key_name="operator",
+            root_disk_gib=20,
+        )
+    ),
+    "capacity_reply_with_fault": messages.CapacityReply(
+        node="n1",
+        zone=None,
+        closed=None,
+        total=Resources(vcpu=8, memory_mib=32_768),
+        free=Resources(vcpu=6, memory_mib=28_672),
+        room={"t3.medium": 3},
+        armed={},
+        fault=messages.LaunchFault(code="InvalidAMIID.NotFound", message="no such image"),
+    ),
     "instance_types_reply": messages.InstanceTypesReply(
         node="n1",
         zone="us-east-1a",

@@ -70,12 +70,15 @@ def test_what_no_node_could_boot_is_refused_and_leaves_nothing(fleet: SmallFleet
         ({"ImageId": "ami-0000000a", "MinCount": 2, "MaxCount": 9}, "InvalidAMIID.NotFound", ""),
     ]
     for parameters, code, told in refusals:
-        with pytest.raises(ClientError) as refusal:
-            _launch(client, ClientToken="again", **parameters)
-        found, message, status = error_of(refusal.value)
-        assert (found, status) == (code, 400)
-        assert told in message
-        assert not fleet.records()
+        for is_dry_run in (True, False):
+            with pytest.raises(ClientError) as refusal:
+                _launch(client, ClientToken="again", DryRun=is_dry_run, **parameters)
+            found, message, status = error_of(refusal.value)
+            assert (found, status) == (code, 400)
+            assert told in message
+            assert not fleet.records()
+    with pytest.raises(ClientError, match="Request would have succeeded"):
+        _launch(client, DryRun=True)
     # The token is free again, and so is the room.
     _launch(client, ClientToken="again")
 

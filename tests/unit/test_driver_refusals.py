@@ -9,9 +9,11 @@ import msgspec
 from fleetcast import messages
 from fleetcast.agent.drivers import Addresses, ClientFault, NodeFault
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.subjects import RegionAction, region_subject
 from tests.agent_parts import (
     NOW_MS,
     Delivered,
+    UnitNode,
     a_launch,
     instance_id,
     launch_headers,
@@ -112,3 +114,26 @@ async def test_a_guest_gets_the_root_disk_that_was_asked_for(tmp_path: Path) -> 
         )
         sizes = [entry.guest.root_disk_gib for entry in node.instances]
         assert sizes == [20, None]
+
+
+async def test_a_preview_is_told_what_its_launch_would_be_refused_for(tmp_path: Path) -> None:
+    driver = _PickyDriver(tmp_path / "guests")
+    driver.fault = ClientFault("InvalidAMIID.NotFound", "gone")
+    async with unit_node(tmp_path, driver=driver) as node:
+        previewed = await _previewed(node)
+        assert previewed.fault == messages.LaunchFault(code="InvalidAMIID.NotFound", message="gone")
+        assert previewed.room["t3.medium"] == 4
+        driver.fault = NodeFault("not read yet")
+        assert (await _previewed(node)).room == {}, "the launch would go on to other nodes"
+        driver.fault = None
+        assert (await _previewed(node)).fault is msgspec.UNSET
+        assert (await _previewed(node, instance_type="c7g.large")).fault is msgspec.UNSET
+
+
+async def _previewed(node: UnitNode, *, instance_type: str = "t3.medium") -> messages.CapacityReply:
+    preview = messages.LaunchPreview(instance_type=instance_type, image_id="ami-12345678")
+    asked = messages.encode(messages.RegionRequest(preview=preview))
+    request = Delivered(asked, subject=region_subject("r", RegionAction.DESCRIBE_CAPACITY))
+    await node.actions.answer_region(request)
+    (answer,) = request.answers
+    return messages.decode(answer, messages.CapacityReply)
