@@ -295,7 +295,7 @@ class Instances:
         except JournalUnwritable:
             for entry in entries:
                 if self._is_current(entry):
-                    self.note(self._being_written[entry.guest.instance_id].on_disk)
+                    self._go_back(self._being_written[entry.guest.instance_id].on_disk)
             raise
         else:
             for entry in entries:
@@ -305,8 +305,17 @@ class Instances:
                 self._has_been_written(entry.guest.instance_id)
         for entry in entries:
             # One that has come back meanwhile goes on using what was booked for it.
-            if entry.state in {"stopped", "terminated"} and self._is_current(entry):
-                self.free(entry.guest.instance_id)
+            if self._is_current(entry):
+                self._free_if_over(entry)
+
+    def _go_back(self, on_disk: Entry) -> None:
+        self.note(on_disk)
+        # What could not be written may have been begun before this was on disk.
+        self._free_if_over(on_disk)
+
+    def _free_if_over(self, entry: Entry) -> None:
+        if entry.state in {"stopped", "terminated"}:
+            self.free(entry.guest.instance_id)
 
     def _has_been_written(self, instance_id: str) -> None:
         writing = self._being_written[instance_id]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.entries import Entry
-from fleetcast.agent.instances import REMEMBERED_S
-from fleetcast.agent.journal import Journal, JournalUnwritable
+from fleetcast.agent.instances import REMEMBERED_S, Instances, resources_of
+from fleetcast.agent.journal import Journal, JournalUnwritable, open_database
+from fleetcast.agent.ledger import Ledger
 from fleetcast.capacity import Resources
 from tests.agent_parts import (
     EIGHT_VCPU,
     NOW_MS,
     HeldUpDriver,
     UnitNode,
+    a_few_turns,
     a_guest,
     a_launch,
     attempt_request,
@@ -24,6 +28,7 @@ from tests.agent_parts import (
     make_journal_refuse,
     unit_node,
 )
+from tests.stepped_agent import SteppedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +54,33 @@ async def _states_on_disk(node: UnitNode) -> dict[str, InstanceState]:
 
 async def _guests(node: UnitNode) -> Iterable[str]:
     return (await node.driver.alive()).keys()
+
+
+async def test_what_is_over_gives_its_room_back_though_the_next_write_of_it_fails() -> None:
+    disk, ledger = SteppedDisk(), Ledger(EIGHT_VCPU)
+    with contextlib.closing(open_database(":memory:")) as database:
+        instances = Instances(
+            journal=Journal(database, disk),
+            ledger=ledger,
+            now_s=lambda: 0,
+            capacity_changed=lambda: None,
+        )
+        entry = Entry(guest=a_guest(1), state="pending", changed_at_s=0)
+        ledger.reserve(I1, resources_of(entry.guest))
+        instances.note(entry)
+        given_up = msgspec.structs.replace(instances.moved(entry, "terminated"), given_up=True)
+        first = asyncio.create_task(instances.record([given_up]))
+        await a_few_turns()
+        claimed = msgspec.structs.replace(given_up, given_up=False)
+        second = asyncio.create_task(instances.record([claimed]))
+        await a_few_turns()
+        disk.step(fails=False)
+        await first
+        disk.step(fails=True)
+        with pytest.raises(JournalUnwritable):
+            await second
+        assert instances.get(I1) == given_up
+        assert I1 not in ledger
 
 
 # --- terminating ---------------------------------------------------------------------------
