@@ -60,6 +60,12 @@ def installed() -> None:
     assert "systemctl start fleetcast-agent.service" in said, said
     assert _run(*install, "--family", "t3").endswith("nothing to change\n")
     assert _run("systemctl", "is-active", "fleetcast-agent") == "active\n"
+    examined = _run(_AGENT, "doctor")
+    for finding in ("user: user fleetcast can run", "guests' units: systemd begins", "permissions"):
+        assert f"ok    {finding}" in examined, examined
+    Path("/etc/fleetcast/agent.toml").chmod(0o600)
+    assert not _fails_not(_AGENT, "doctor")
+    Path("/etc/fleetcast/agent.toml").chmod(0o640)
 
 
 def a_guest_is_launched() -> int:

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from fleetcast.agent.command import main
 from fleetcast.agent.doctor.examination import examine
-from fleetcast.agent.doctor.host_checks import check_qemu, check_state_dir
+from fleetcast.agent.doctor.host_checks import check_qemu, check_state_dir, check_user
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
+from fleetcast.agent.install import service_user
 from tests.agent_parts import instance_id
 from tests.agent_process import AgentProcess, Requester
 from tests.nats_process import NatsProcess
@@ -247,6 +248,17 @@ def test_a_state_folder_that_others_can_read_fails(tmp_path: Path) -> None:
     _fails(check_state_dir(tmp_path), f"chmod 700 {tmp_path}")
     tmp_path.chmod(stat.S_IRWXU)
     assert "open to others" not in check_state_dir(tmp_path).found
+
+
+def test_a_file_that_the_agents_user_can_not_read_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent.toml").touch()
+    assert check_user([tmp_path / "agent.toml", tmp_path / "not there"]).state == "ok"
+    # Root may read all, and becomes the agent's user to try; anybody else tries as who he is.
+    monkeypatch.setattr(service_user, "USER", "nobody")
+    (tmp_path / "agent.toml").chmod(0)
+    _fails(check_user([tmp_path / "agent.toml"]), "can't r", "chmod")
 
 
 def test_a_qemu_that_is_not_there_names_the_package() -> None:

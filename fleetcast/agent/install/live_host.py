@@ -83,7 +83,8 @@ class LiveHost:
             self._tree.keep(f"user {USER}, {CONFIG_DIR}, {STATE_DIR}, {RUN_DIR}")
         if not self._tree.is_rehearsal and not may_run_python():
             raise InstallFailed(
-                f"user {USER} can't run {sys.executable}: chmod -R a+rX {sys.prefix}, then once more"
+                f"user {USER} can't run {sys.executable}: "
+                f"chmod -R a+rX {sys.prefix}, and run it again"
             )
         if has_news:
             self.run("systemctl", "daemon-reload")
