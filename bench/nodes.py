@@ -8,6 +8,7 @@ a single subject, without a journal: `static` stays in the queue group when it i
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -147,5 +148,7 @@ async def _plain_node(kind: Kind, node: str, url: str, slots: int, stop: asyncio
 
 
 if __name__ == "__main__":
-    log_json_lines()  # as an agent on its own does: what it logs is a part of what it costs
+    # As an agent on its own does. What it logs is a part of what it costs.
+    log_json_lines()
+    gc.freeze()
     asyncio.run(_serve(**json.loads(sys.argv[1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -34,6 +35,7 @@ def run(config: Path) -> None:
     Example: fleetcast-agent run --config agent.toml
     """
     log_json_lines()
+    gc.freeze()  # what is loaded by now stays: to look through it all would hold a burst up
     try:
         asyncio.run(_serve(read_settings(config)))
     except FleetcastError as problem:
