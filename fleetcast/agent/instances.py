@@ -150,7 +150,7 @@ class Instances:
     def claim(self, guest: Guest, *, held_until_ms: int | None, may_book: bool = True) -> Claim:
         """Take an instance of a launch request on, in memory only, until it is promised.
 
-        It must not be one of those that are being promised.
+        It must not be one of those that are undecided.
         may_book: whether to look for room. placed: it is here, new or from before. full: there is
         no room. refused: under this attempt it is not to be here.
         """
@@ -195,8 +195,7 @@ class Instances:
 
     def _take_over(self, entry: Entry, attempt: int, held_until_ms: int | None) -> None:
         """Hold an instance under a newer attempt, and only what still waits on a new lease."""
-        if entry.guest.instance_id not in self._promises:
-            self._claim(entry.guest.instance_id, _Fallback(entry, is_booked=False))
+        self._claim(entry.guest.instance_id, _Fallback(entry, is_booked=False))
         self.note(
             msgspec.structs.replace(
                 entry,
@@ -209,12 +208,9 @@ class Instances:
         self._next_promise.fallbacks[instance_id] = fallback
         self._promises[instance_id] = self._next_promise
 
-    def are_being_promised(self, instance_ids: Iterable[str]) -> bool:
-        """Say whether one of these is being written, so that nobody may claim it now."""
-        return any(
-            self._promises.get(instance_id, self._next_promise) is not self._next_promise
-            for instance_id in instance_ids
-        )
+    def are_undecided(self, instance_ids: Iterable[str]) -> bool:
+        """Say whether one of these is claimed, and not promised yet."""
+        return not self._promises.keys().isdisjoint(instance_ids)
 
     async def promise(self) -> None:
         """Make everything claimed since the last call durable: it may be accepted after this.

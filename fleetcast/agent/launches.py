@@ -135,7 +135,7 @@ class LaunchDesk:
             await self._instances.promise()
         except JournalUnwritable as problem:
             refusal = self._reject("node_fault", str(problem))
-            # Also the repeats of what was not written: an ACCEPT is never taken back.
+            # Also repeats of what was here before: they may be asked again.
             for one in decisions:
                 if isinstance(one.reply, messages.Accepted):
                     one.reply, one.placed = refusal, ()
@@ -174,8 +174,7 @@ class LaunchDesk:
         except InvalidMessage as problem:
             _log.warning("launch request not understood", extra={"why": str(problem)})
             return _Decision(message, self._reject("node_fault", str(problem)))
-        ids = [wanted.instance_id for wanted in request.instances]
-        if self._instances.are_being_promised(ids):
+        if self._instances.are_undecided([one.instance_id for one in request.instances]):
             # It asks for the same, and must not be told what may not become true.
             self._waiting.append(message)
             return None
