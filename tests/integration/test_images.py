@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -26,7 +27,6 @@ from tests.image_server import ImageServer, an_image, image_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from fleetcast.agent.images.catalogue import Image
 
@@ -244,6 +244,15 @@ async def test_guests_keep_what_a_file_of_the_node_was_when_it_was_checked(
     assert _name(b"new") in why
     assert _name(b"other content") in why
     assert file.read_bytes() == b"other content"
+
+
+async def test_a_file_that_ends_earlier_than_was_said_is_no_longer_than_it_is(
+    tmp_path: Path,
+) -> None:
+    file = Path("/sys/devices/system/cpu/possible")  # as all of them, it says 4096 bytes
+    content = file.read_bytes()
+    local = await _store(tmp_path).link(an_image(content, path=str(file)), tmp_path / "a")
+    assert local.path.read_bytes() == content
 
 
 async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

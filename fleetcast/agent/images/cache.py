@@ -118,6 +118,7 @@ class ImageCache:
                     hasher.update(chunk)
                     _write(file, chunk)
                     progress.now_at(file.tell())
+            file.truncate(file.tell())  # it was as large as had been said
             os.fchmod(file.fileno(), 0o400)
             os.fsync(file.fileno())
         except OSError as problem:
