@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _CONTENT: Final = bytes(range(256)) * 1024
 _ROOMY: Final = 2**30
+# As all files there, it says that it has 4096 bytes.
+_SHORT_FILE: Final = Path("/sys/devices/system/cpu/possible")
 
 
 @pytest.fixture
@@ -249,9 +251,9 @@ async def test_guests_keep_what_a_file_of_the_node_was_when_it_was_checked(
 async def test_a_file_that_ends_earlier_than_was_said_is_no_longer_than_it_is(
     tmp_path: Path,
 ) -> None:
-    file = Path("/sys/devices/system/cpu/possible")  # as all of them, it says 4096 bytes
-    content = file.read_bytes()
-    local = await _store(tmp_path).link(an_image(content, path=str(file)), tmp_path / "a")
+    content = _SHORT_FILE.read_bytes()
+    image = an_image(content, path=str(_SHORT_FILE))
+    local = await _store(tmp_path).link(image, tmp_path / "a")
     assert local.path.read_bytes() == content
 
 
