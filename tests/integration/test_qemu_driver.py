@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
@@ -16,6 +18,7 @@ from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, GuestRecord
 from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess, is_free
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
+from fleetcast.local.qemu_guests import guest_pids
 from tests.eventually import eventually
 from tests.qemu_node import UP_WITHIN_S, console_shows, qemu_driver, small_guest
 
@@ -48,18 +51,21 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     # A comma ends an option for QEMU, and the kernel takes only short paths for sockets.
-    async for node in _node(tmp_path / f"a, file=folder {'of a long name ' * 5}"):
+    async with _node(tmp_path / f"a, file=folder {'of a long name ' * 5}") as node:
         yield node
 
 
+@asynccontextmanager
 async def _node(state_dir: Path) -> AsyncIterator[Node]:
     node = Node(state_dir)
-    yield node
-    for instance_id in await node.driver.alive():
-        pid = node.pid(instance_id)
-        os.kill(pid, signal.SIGKILL)
-        await eventually(lambda pid=pid: _is_gone(pid))  # type: ignore[misc]
-    await node.driver.leave()
+    try:
+        yield node
+    finally:
+        for instance_id in await node.driver.alive():
+            pid = node.pid(instance_id)
+            os.kill(pid, signal.SIGKILL)
+            await eventually(lambda pid=pid: _is_gone(pid))  # type: ignore[misc]
+        await node.driver.leave()
 
 
 async def _is_gone(pid: int) -> bool:
@@ -162,6 +168,50 @@ async def test_a_boot_that_is_given_up_at_any_moment_leaves_nothing_behind(
     assert await driver.alive() == {}
     assert list((node.state_dir / "guests").iterdir()) == []
 
+    async def qemu() -> list[int]:
+        return guest_pids(node.state_dir)
+
+    # One that had only just been begun found no disk.
+    await eventually(qemu, lambda pids: pids == [])
+    assert list((node.state_dir / "guests").iterdir()) == []
+
+
+_BOOTS_A_GUEST: Final = """
+import asyncio, sys
+from pathlib import Path
+from tests.qemu_node import qemu_driver, small_guest
+
+async def boot():
+    driver = qemu_driver(Path(sys.argv[1]))
+    print("about to", flush=True)
+    await driver.boot(small_guest(1))
+    await asyncio.sleep(100)
+
+asyncio.run(boot())
+"""
+
+
+@pytest.mark.parametrize("killed_after_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
+async def test_the_next_agent_goes_on_where_one_was_killed_in_a_boot(
+    tmp_path: Path, killed_after_s: float
+) -> None:
+    command = [sys.executable, "-B", "-c", _BOOTS_A_GUEST, str(tmp_path)]
+    agent = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert agent.stdout is not None
+    await agent.stdout.readline()
+    await asyncio.wait([asyncio.create_task(agent.wait())], timeout=killed_after_s)
+    agent.kill()
+    await agent.wait()
+    guest = small_guest(1)
+    async with _node(tmp_path) as node:
+        found = await node.driver.alive()
+        pids = guest_pids(tmp_path)
+        await node.driver.boot(guest)
+        assert len(guest_pids(tmp_path)) == 1
+        if found:
+            assert guest_pids(tmp_path) == pids
+        assert await node.driver.alive() == {guest.instance_id: guest}
+
 
 async def test_a_guest_that_cannot_be_started_says_why_and_leaves_nothing(node: Node) -> None:
     guest = small_guest(1, memory_mib=2**30)
@@ -173,11 +223,12 @@ async def test_a_guest_that_cannot_be_started_says_why_and_leaves_nothing(node: 
 
 @pytest.fixture
 async def small_node(tmp_path: Path) -> AsyncIterator[Node]:
-    for state_dir in _small_disk(tmp_path / "small"):
-        async for node in _node(state_dir):
+    with _small_disk(tmp_path / "small") as state_dir:
+        async with _node(state_dir) as node:
             yield node
 
 
+@contextmanager
 def _small_disk(folder: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
