@@ -262,16 +262,20 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "No such file" in await _refused(_store(tmp_path), image, tmp_path / "a")
 
 
-async def test_an_image_comes_from_s3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_credentials", [True, False])
+async def test_an_image_comes_from_s3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_credentials: bool
+) -> None:
     with mock_aws():
         s3: Any = boto3.client("s3", region_name="us-east-1")
         s3.create_bucket(Bucket="images")
         s3.put_object(Bucket="images", Key="deep/image.raw", Body=_CONTENT)
+        if not has_credentials:
+            monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+            monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         store = _store(tmp_path)
-        local = await store.link(
-            an_image(_CONTENT, url="s3://images/deep/image.raw"), tmp_path / "a"
-        )
-        assert local.path.read_bytes() == _CONTENT
+        image = an_image(_CONTENT, url="s3://images/deep/image.raw")
+        assert (await store.link(image, tmp_path / "a")).path.read_bytes() == _CONTENT
         why = await _refused(store, an_image(b"x", url="s3://images/nothing"), tmp_path / "b")
         assert "s3://images/nothing: " in why
         assert "NoSuchKey" in why
