@@ -60,6 +60,10 @@ class NatsProcess:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._ports[0]}"
 
+    @property
+    def port(self) -> int:
+        return self._ports[0]
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

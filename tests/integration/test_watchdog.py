@@ -22,6 +22,7 @@ from tests.agent_process import AgentProcess
 from tests.captured_logs import captured_logs
 from tests.eventually import eventually
 from tests.nats_process import NatsProcess
+from tests.silent_wire import Wire
 from tests.tls_endpoint import write_certificate
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class HeardManager:
         while words not in await self.next():
             pass
 
+    def forget(self) -> None:
+        """Leave out what was said and not heard yet."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(4_096)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -67,21 +74,27 @@ def manager(tmp_path: Path) -> Iterator[HeardManager]:
 async def watched(
     url: str,
     manager: HeardManager,
+    *,
+    silence_s: float = _SILENCE_S,
     **options: Any,  # noqa: ANN401 - as nats-py's
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Connect as the agent does, and watch that; yield what ends when the agent would."""
     connection = AgentClient()
+    subscriptions = NatsSubscriptions(connection, lambda _message: None)
 
     async def ignore(_error: Exception) -> None:
         """Let the client try on."""
 
+    async def disconnected() -> None:
+        subscriptions.connection_lost()
+
     options = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1} | options
-    await connection.connect(url, error_cb=ignore, **options)
+    await connection.connect(url, error_cb=ignore, disconnected_cb=disconnected, **options)
     watchdog = Watchdog(
         connection,
-        round_trip=NatsSubscriptions(connection, lambda _message: None).settle,
+        round_trip=subscriptions.settle,
         manager=ServiceManager(str(manager.path)),
-        silence_s=_SILENCE_S,
+        silence_s=silence_s,
         look_every_s=0.05,
     )
     watching = asyncio.create_task(watchdog.keep_watching())
@@ -132,6 +145,25 @@ async def test_a_server_that_is_down_is_waited_for_and_the_service_manager_is_to
         while asyncio.get_running_loop().time() < down_since_s + 2 * _SILENCE_S:
             await manager.hears("WATCHDOG=1\nSTATUS=NATS is down")
         await server.start()
+        await manager.hears("serving")
+        assert not watching.done()
+
+
+async def test_a_socket_that_leads_nowhere_is_replaced_and_the_agent_stays(
+    tmp_path: Path, manager: HeardManager
+) -> None:
+    async with (
+        NatsProcess(tmp_path) as server,
+        Wire(server.port) as wire,
+        watched(wire.url, manager, silence_s=20, ping_interval=0.05) as watching,
+    ):
+        wire.go_silent()
+
+        async def connections() -> int:
+            return wire.connections
+
+        await eventually(connections, lambda made: made == 2)
+        manager.forget()
         await manager.hears("serving")
         assert not watching.done()
 
@@ -212,6 +244,19 @@ async def test_a_hung_server_ends_an_agent_that_starts_with_one_clear_line(tmp_p
         assert await agent.exit_code() == 1
         (line,) = agent.logs
         assert line["why"] == f"can't connect to {server.url}: it doesn't answer"
+
+
+async def test_a_certificate_that_nobody_vouches_for_ends_an_agent_that_starts(
+    tmp_path: Path,
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
+    async with NatsProcess(tmp_path, config) as server:
+        agent = AgentProcess(tmp_path, server.url.replace("nats://127.0.0.1", "tls://localhost"))
+        await agent.start()
+        assert await agent.exit_code() == 1
+        (line,) = agent.logs
+        assert "certificate verify failed" in line["why"]
 
 
 # --- what it logs meanwhile ----------------------------------------------------------------
