@@ -30,7 +30,9 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: exactly family.size, of the characters a-z, 0-9 and "-".
     vcpu: virtual CPUs, >= 1. memory_mib: >= 1. gpus: GPUs that the guest sees, >= 0; a slice of a
     GPU counts as one. gpu_name, gpu_manufacturer: as EC2 spells them, if it names them.
-    architectures: at least one of EC2's words, e.g. x86_64 or arm64.
+    architectures: at least one of EC2's words, e.g. x86_64 or arm64. cpu_manufacturer: Intel, AMD,
+    AWS or Apple, if it is known. has_accelerators: whether it has others than GPUs, for inference,
+    media, or to be programmed.
     Raises InvalidConfiguration, naming the field, for anything else.
     """
 
@@ -41,6 +43,8 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     gpu_name: str | None = None
     gpu_manufacturer: str | None = None
     architectures: tuple[str, ...] = ("x86_64",)
+    cpu_manufacturer: str | None = None
+    has_accelerators: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -102,7 +106,11 @@ class Catalogue:
         by_name = dict(self._by_name)
         for position, instance_type in enumerate(own):
             known = by_name.setdefault(instance_type.name, instance_type)
-            if known != instance_type:
+            # What EC2 says beyond a type's size need not be repeated.
+            repeatable = msgspec.structs.replace(
+                known, cpu_manufacturer=None, has_accelerators=False
+            )
+            if instance_type not in (known, repeatable):
                 raise InvalidConfiguration(
                     f"{key}[{position}].name",
                     f"{instance_type.name} is already defined, otherwise than here",

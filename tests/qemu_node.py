@@ -10,6 +10,7 @@ from fleetcast.agent.drivers.qemu.driver import QemuDriver
 from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
 from fleetcast.agent.drivers.qemu.host import find_host
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
+from fleetcast.agent.gpu_assignments import GpuAssignments
 from fleetcast.agent.guest_processes import guest_processes
 from fleetcast.agent.images import Images
 from fleetcast.agent.images.settings import ImagesSettings
@@ -43,6 +44,7 @@ def qemu_driver(state_dir: Path, settings: QemuSettings | None = None) -> QemuDr
             zone=None,
         ),
         processes=guest_processes(),
+        gpus=GpuAssignments(()),
         shutdown_timeout_s=settings.shutdown_timeout_s,
     )
 

@@ -40,3 +40,14 @@ class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True):
         Simulated guests have none, so theirs are booked only if there is to be a limit.
         """
         return 0 if is_simulated and self.disk_gib is None else self.root_disk_gib
+
+
+class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which GPUs of this host guests may have.
+
+    passthrough: give them, whole, to guests; they must be bound to vfio-pci. model: what they are,
+    e.g. L4, where the host's PCI ID database doesn't know.
+    """
+
+    passthrough: bool = False
+    model: Annotated[str, msgspec.Meta(min_length=1, description="a model's name")] | None = None

@@ -21,6 +21,7 @@ from fleetcast.agent.capacity_watch import CapacityWatch
 from fleetcast.agent.cordon import Cordon
 from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers.choice import make_driver
+from fleetcast.agent.gpus import gpus_for_guests
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
 from fleetcast.agent.host import Host
@@ -33,8 +34,8 @@ from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
-from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.service_manager import ServiceManager
+from fleetcast.agent.serving import types_to_serve
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, close_in_time, told
@@ -65,16 +66,17 @@ class Agent:
         state_dir = _state_dir(settings)
         self._settings = settings
         self._manager = manager
-        self._driver = make_driver(settings, state_dir)
-        is_simulated = settings.driver == "simulated"
+        gpus = gpus_for_guests(settings.gpus)
+        self._driver = make_driver(settings, state_dir, gpu_addresses=gpus.addresses)
         self._capacity_watch = CapacityWatch(
-            settings.capacity, Host(state_dir).state, is_simulated=is_simulated, gpus=0
+            settings.capacity,
+            Host(state_dir).state,
+            is_simulated=settings.is_simulated,
+            gpus=len(gpus.addresses),
         )
         self._ledger = Ledger(self._capacity_watch.total())
-        self._served_types = ServedTypes(
-            settings.served_types(ec2_catalogue()),
-            overhead_mib=self._driver.overhead_mib,
-            root_disk_gib=settings.capacity.booked_root_disk_gib(is_simulated=is_simulated),
+        self._served_types = types_to_serve(
+            settings, ec2_catalogue(), total=self._ledger.total, gpus=gpus, driver=self._driver
         )
         self._subjects_by_need = self._launch_subjects()
         self._journal = Journal.open(state_dir / "journal.sqlite")

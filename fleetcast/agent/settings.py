@@ -8,6 +8,9 @@ driver = "qemu"                     # or "simulated"
 key_pairs_dir = "/etc/fleetcast/keys"   # optional; NAME.pub there is the key pair NAME
 families = ["t3", "m8a"]            # every type of these families
 instance_types = ["c7g.large"]      # and these
+serve = "all"                       # or all types of an architecture that the host can hold
+architecture = "x86_64"             # optional: the host's own
+cpu_manufacturers = ["AMD"]         # optional: only types by these: Intel, AMD, AWS
 
 [nats]
 url = "tls://nats.us-east-1.example.com:4222"
@@ -39,7 +42,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from fleetcast.agent.capacity_settings import CapacitySettings
+from fleetcast.agent.capacity_settings import CapacitySettings, GpuSettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.toml_lines import placed
@@ -78,7 +81,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[Name, ...] = ()
     instance_types: tuple[Name, ...] = ()
     nats: NatsSettings
+    serve: Literal["all"] | None = None
+    architecture: Literal["x86_64", "arm64"] | None = None
+    cpu_manufacturers: tuple[Literal["Intel", "AMD", "AWS"], ...] = ()
     capacity: CapacitySettings = CapacitySettings()
+    gpus: GpuSettings = GpuSettings()
     own_instance_types: tuple[InstanceType, ...] = ()
     images: ImagesSettings = ImagesSettings()
     qemu: QemuSettings = QemuSettings()
@@ -89,20 +96,32 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         _check_token("region", self.region, "a-z, 0-9 and '-'")
         if self.zone is not None:
             _check_token("zone", self.zone, "a-z, 0-9 and '-'")
-        if not self.families and not self.instance_types:
+        if not self.families and not self.instance_types and self.serve is None:
             raise InvalidConfiguration(
                 "families",
                 "and instance_types are both empty: the node would serve nothing",
-                expected='at least one, e.g. families = ["t3"]',
+                expected='at least one, e.g. families = ["t3"], or serve = "all"',
             )
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its guests take nothing of the host."""
+        return self.driver == "simulated"
+
     def served_types(self, ec2_types: Catalogue) -> dict[str, InstanceType]:
-        """Return the types that this node serves, by name.
+        """Return the types that this node is to serve, as far as its host can, by name.
 
         Raises InvalidConfiguration for a family or type that nobody knows.
         """
         catalogue = ec2_types.with_types(self.own_instance_types, key="own_instance_types")
-        served: dict[str, InstanceType] = {}
+        served = {}
+        if self.serve == "all":
+            makers = (None, *self.cpu_manufacturers)
+            served = {
+                one.name: one
+                for one in catalogue
+                if not self.cpu_manufacturers or one.cpu_manufacturer in makers
+            }
         for at, family in enumerate(self.families):
             members = {one.name: one for one in catalogue if one.family == family}
             if not members:

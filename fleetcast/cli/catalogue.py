@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef
 
 MOTO_REGION = "us-east-1"
+# Where EC2 describes what a type has beside CPUs, memory and GPUs.
+_ACCELERATORS = ("FpgaInfo", "InferenceAcceleratorInfo", "MediaAcceleratorInfo", "NeuronInfo")
 
 
 @click.group(epilog="Example: fleetcast catalogue refresh --from-moto")
@@ -81,7 +83,8 @@ def instance_type_from_ec2(described: InstanceTypeInfoTypeDef) -> InstanceType:
     """Turn one item of a DescribeInstanceTypes answer into what a host must have for it."""
     gpus = described.get("GpuInfo", {}).get("Gpus", [])
     first_gpu = gpus[0] if gpus else {}
-    architectures = described["ProcessorInfo"]["SupportedArchitectures"]
+    processor = described["ProcessorInfo"]
+    architectures = processor["SupportedArchitectures"]
     return InstanceType(
         name=described["InstanceType"],
         vcpu=described["VCpuInfo"]["DefaultVCpus"],
@@ -91,6 +94,8 @@ def instance_type_from_ec2(described: InstanceTypeInfoTypeDef) -> InstanceType:
         gpu_name=first_gpu.get("Name"),
         gpu_manufacturer=first_gpu.get("Manufacturer"),
         architectures=tuple(sorted(architectures, key=lambda name: (name == "i386", name))),
+        cpu_manufacturer=processor.get("Manufacturer"),
+        has_accelerators=any(section in described for section in _ACCELERATORS),
     )
 
 

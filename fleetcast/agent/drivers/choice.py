@@ -9,27 +9,33 @@ from typing import TYPE_CHECKING
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fleetcast.agent.drivers import Driver
     from fleetcast.agent.settings import AgentSettings
 
 
-def make_driver(settings: AgentSettings, state_dir: Path) -> Driver:
+def make_driver(
+    settings: AgentSettings, state_dir: Path, *, gpu_addresses: Sequence[str]
+) -> Driver:
     """Return the node's driver, which keeps what is its guests' below `state_dir`.
 
+    gpu_addresses: on PCI, of the GPUs that it may give to guests.
     Raises InvalidConfiguration for what this host can't run guests with.
     """
     match settings.driver:
         case "simulated":
             return SimulatedDriver(state_dir / "guests", now_s=time.time)
         case "qemu":
-            return _qemu_driver(settings, state_dir)
+            return _qemu_driver(settings, state_dir, gpu_addresses)
 
 
-def _qemu_driver(settings: AgentSettings, state_dir: Path) -> Driver:
+def _qemu_driver(settings: AgentSettings, state_dir: Path, gpu_addresses: Sequence[str]) -> Driver:
     # Here, so that nodes without real guests don't carry what those need.
     from fleetcast.agent.drivers.qemu.driver import QemuDriver  # noqa: PLC0415
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork  # noqa: PLC0415
     from fleetcast.agent.drivers.qemu.host import find_host  # noqa: PLC0415
+    from fleetcast.agent.gpu_assignments import GpuAssignments  # noqa: PLC0415
     from fleetcast.agent.guest_processes import guest_processes  # noqa: PLC0415
     from fleetcast.agent.images import Images  # noqa: PLC0415
     from fleetcast.agent.key_pairs import KeyPairs  # noqa: PLC0415
@@ -48,5 +54,6 @@ def _qemu_driver(settings: AgentSettings, state_dir: Path) -> Driver:
             zone=settings.zone,
         ),
         processes=guest_processes(),
+        gpus=GpuAssignments(gpu_addresses),
         shutdown_timeout_s=settings.qemu.shutdown_timeout_s,
     )

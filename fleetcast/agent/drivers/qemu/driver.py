@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+import msgspec
+
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, command_line
 from fleetcast.agent.drivers.qemu.console_file import read_console
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd, GuestUse
     from fleetcast.agent.drivers.qemu.command_line import Accelerator
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
+    from fleetcast.agent.gpu_assignments import GpuAssignments
     from fleetcast.agent.guest_processes import GuestProcesses
     from fleetcast.agent.images import Images, LocalImage
     from fleetcast.instance_types import InstanceType
@@ -66,6 +69,7 @@ class QemuDriver:
         images: Images,
         network: GuestNetwork,
         processes: GuestProcesses,
+        gpus: GpuAssignments,
         shutdown_timeout_s: float,
     ) -> None:
         self._folders = GuestFolders(root)
@@ -73,6 +77,7 @@ class QemuDriver:
         self._images = images
         self._network = network
         self._processes = processes
+        self._gpus = gpus
         self._shutdown_timeout_s = shutdown_timeout_s
         self._running: dict[str, RunningGuest] = {}
         self._ends: asyncio.Queue[GuestEnd] = asyncio.Queue()
@@ -113,6 +118,8 @@ class QemuDriver:
         folder = self._folders.of(guest.instance_id)
         is_new = not folder.disk.exists()
         try:
+            addresses = self._gpus.assign(guest.instance_id, guest.gpus)
+            guest = msgspec.structs.replace(guest, gpu_addresses=addresses)
             record = await self._make_ready(guest, folder)
             await self._start(record, folder)
         except BootFailed:
@@ -224,6 +231,7 @@ class QemuDriver:
         await self._forget(running.instance_id)
 
     async def _forget(self, instance_id: str) -> None:
+        self._gpus.give_back(instance_id)
         self._running.pop(instance_id, None)
         await self._network.forget(instance_id)
 
@@ -272,6 +280,7 @@ class QemuDriver:
         if record is None:
             _log.error("guest without a record left alone", extra={"instance": folder.instance_id})
             return None
+        self._gpus.adopt(record.guest)
         await running.look()
         await self._network.resume(record.guest, folder)
         return record.guest
