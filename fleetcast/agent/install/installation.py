@@ -102,6 +102,7 @@ class Installation:
     def _check(self, python: str) -> None:
         if self._host:
             self._host.check_systemd()
+            self._host.check_polkit()
         place = self._tree.path(python)
         # In an image a link may lead to what this host doesn't have.
         if not place.exists() and not place.is_symlink():

@@ -58,6 +58,9 @@ class LiveHost:
         for program in ("systemctl", "systemd-sysusers", "systemd-tmpfiles", "userdel"):
             if shutil.which(program) is None:
                 raise InstallFailed(f"{program} is missing: apt-get install systemd passwd")
+
+    def check_polkit(self) -> None:
+        """Raise InstallFailed if nobody here could let the agent start guests."""
         if not has_polkit():
             raise InstallFailed(
                 "polkit is missing, without which systemd begins no guests for the agent: "
