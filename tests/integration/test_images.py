@@ -269,7 +269,7 @@ async def test_an_image_comes_from_s3(
     with mock_aws():
         s3: Any = boto3.client("s3", region_name="us-east-1")
         s3.create_bucket(Bucket="images")
-        s3.put_object(Bucket="images", Key="deep/image.raw", Body=_CONTENT)
+        s3.put_object(Bucket="images", Key="deep/image.raw", Body=_CONTENT, ACL="public-read")
         if not has_credentials:
             monkeypatch.delenv("AWS_ACCESS_KEY_ID")
             monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
