@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-import msgspec
-
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, command_line
 from fleetcast.agent.drivers.qemu.console_file import read_console
