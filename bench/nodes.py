@@ -1,8 +1,9 @@
 """Many agents in one process, for benchmarks: `python -m bench.nodes`, started by `running_nodes`.
 
-Of three kinds: `tokens` is the real agent, journal and all. The other two are baselines that serve
-a single subject, without a journal: `static` stays in the queue group when it is full and says so;
-`unsubscribe` leaves when it is full, after answering what had been delivered by then.
+`tokens` is the real agent, journal and all; `accepting` is the same, with guests that boot for free.
+Two are baselines that serve a single subject, without a journal: `static` stays in the queue group
+when it is full and says so; `unsubscribe` leaves when it is full, after answering what had been
+delivered by then. `echo` sends back what it gets.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bench.report import FOLDER
 from fleetcast import messages
 from fleetcast.agent.capacity_settings import CapacitySettings
 from fleetcast.agent.daemon import Agent
+from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.log_lines import log_json_lines
 from fleetcast.agent.settings import AgentSettings, NatsSettings
 from fleetcast.instance_types import ec2_catalogue
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
+    from fleetcast.agent.drivers import Guest
     from fleetcast.local.nats_server import NatsServer
 
-Kind = Literal["tokens", "static", "unsubscribe", "echo"]
+Kind = Literal["tokens", "accepting", "static", "unsubscribe", "echo"]
 
 REGION: Final = "bench-1"
 INSTANCE_TYPE: Final = "t3.medium"
@@ -87,16 +90,22 @@ def _serving(servers: Sequence[NatsServer], subject: str) -> int:
 async def _serve(kind: Kind, urls: list[str], count: int, slots: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    if kind == "accepting":
+        SimulatedDriver.boot = _boot_nothing  # type: ignore[method-assign] # in this process only
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         await asyncio.gather(
             *(
                 _agent(f"{folder}/n{at}", f"n{at}", urls[at % len(urls)], slots, stop)
-                if kind == "tokens"
+                if kind in {"tokens", "accepting"}
                 else _plain_node(kind, f"n{at}", urls[at % len(urls)], slots, stop)
                 for at in range(count)
             )
         )
+
+
+async def _boot_nothing(self: SimulatedDriver, guest: Guest) -> None:
+    """Boot at no cost."""
 
 
 async def _agent(folder: str, node: str, url: str, slots: int, stop: asyncio.Event) -> None:
