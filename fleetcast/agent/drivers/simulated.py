@@ -15,7 +15,6 @@ import contextlib
 import errno
 import logging
 import os
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -59,7 +58,7 @@ _MAX_WASTE_BYTES: Final = 4 * 2**20
 _PIPE_BYTES: Final = 65_536
 
 
-@dataclass
+@dataclass(slots=True)
 class _SimulatedGuest:
     """A guest that hasn't been destroyed.
 
@@ -69,7 +68,7 @@ class _SimulatedGuest:
 
     runs: bool = False
     how: How | None = None
-    lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    lines: list[bytes] = field(default_factory=list)
     what: bytes = b""
 
     def recorded(self) -> Guest:
@@ -275,9 +274,8 @@ def _take_up(line: bytes, guests: dict[bytes, _SimulatedGuest]) -> int:
         return wasted
     guest.runs = what in {_BOOTED, _REBOOTED} and bool(guest.what)
     guest.how = _ENDS.get(what)
-    wasted = len(guest.lines[0]) if len(guest.lines) == _KEPT_LINES else 0
     guest.lines.append(line)
-    return wasted
+    return len(guest.lines.pop(0)) if len(guest.lines) > _KEPT_LINES else 0
 
 
 @lru_cache(maxsize=1)  # a burst of guests boots in a few milliseconds
