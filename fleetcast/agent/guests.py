@@ -139,6 +139,9 @@ class Guests:
         except JournalUnwritable:
             self.attend(ids)  # a boot may have seen its guest as ending, and left it alone
             raise
+        if entries:
+            told = [entry.named() | {"state": entry.state} for entry in entries]
+            _log.info("instances on their way", extra={"instances": told})
         self.attend(ids)
 
     def reboot(self, instance_ids: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
     from fleetcast.messages import AttemptRequest, InstanceReport, InstanceState
+
+_log = logging.getLogger(__name__)
 
 # So late the room of a hold that has lapsed is given back at most.
 _LOOK_EVERY_S: Final = 0.5
@@ -137,10 +140,10 @@ class Holds:
         if not lapsed:
             return
         await self._instances.decided(lapsed)
-        await self._instances.record(
-            [
-                self._given_up(entry, "not committed before its lease ended")
-                for entry in self._instances.known(lapsed)
-                if entry.has_lapsed(now_ms)
-            ]
-        )
+        given_up = [
+            self._given_up(entry, "not committed before its lease ended")
+            for entry in self._instances.known(lapsed)
+            if entry.has_lapsed(now_ms)
+        ]
+        await self._instances.record(given_up)
+        _log.info("holds lapsed", extra={"instances": [entry.named() for entry in given_up]})

@@ -61,6 +61,25 @@ async def test_a_hold_takes_room_and_boots_nothing(tmp_path: Path) -> None:
         assert not await node.driver.alive()
 
 
+async def test_what_becomes_of_a_hold_is_logged_with_its_launch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with unit_node(tmp_path) as node:
+        await node.launch(
+            a_launch(1, hold_ms=LEASE_MS), a_launch(2, launch=2, hold_ms=2 * LEASE_MS)
+        )
+        node.now_s += LEASE_MS / 1000
+        await node.holds.lapse()
+        await node.holds.commit(attempt_request(2, launch=2))
+        await node.guests.idle()
+    logged = {record.getMessage(): getattr(record, "instances", None) for record in caplog.records}
+    assert logged["holds lapsed"] == [{"instance": I1, "launch": launch_id(1)}]
+    committed = {"instance": I2, "launch": launch_id(2)}
+    assert logged["instances on their way"] == [committed | {"state": "pending"}]
+    assert logged["instances running"] == [committed]
+
+
 async def test_a_hold_is_still_held_after_a_restart(tmp_path: Path) -> None:
     async with unit_node(tmp_path) as node:
         await node.launch(a_launch(1, hold_ms=LEASE_MS))
