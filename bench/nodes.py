@@ -1,6 +1,6 @@
 """Many agents in one process, for benchmarks: `python -m bench.nodes`, started by `running_nodes`.
 
-`tokens` is the real agent, journal and all; `accepting` is the same, with guests that boot for free.
+`tokens` is the real agent, journal and all; `accepting` is the same, with guests that boot at once.
 Two are baselines that serve a single subject, without a journal: `static` stays in the queue group
 when it is full and says so; `unsubscribe` leaves when it is full, after answering what had been
 delivered by then. `echo` sends back what it gets.
