@@ -152,16 +152,19 @@ class QemuDriver:
         return record
 
     async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
-        running = await to_its_end(self._begin(record, folder))
+        running = None
         try:
+            running = await to_its_end(self._begin(record, folder))
             await running.come_up(within_s=_COME_UP_WITHIN_S)
         except BootFailed:
-            await self._end(running)
-            # One that an agent before this one had just begun has its pid file by now.
-            earlier = await self._find(record.guest.instance_id)
+            if running is not None:
+                await self._end(running)
+            # One that an agent before this one had just begun may be there by now.
+            earlier = await self._find(folder.instance_id)
             if earlier is None:
                 raise
             await earlier.come_up(within_s=_COME_UP_WITHIN_S)
+            await self._network.resume(record.guest, folder)
 
     async def _begin(self, record: GuestRecord, folder: GuestFolder) -> RunningGuest:
         guest = record.guest
@@ -174,7 +177,8 @@ class QemuDriver:
             may_gain_privileges=self._network.needs_privileges,
         )
         await self._wait_for_disk(folder)
-        folder.output.unlink(missing_ok=True)
+        for left in (folder.output, folder.monitor):  # by the QEMU before
+            left.unlink(missing_ok=True)
         pid = await self._processes.begin(
             guest.instance_id,
             command,
@@ -188,9 +192,9 @@ class QemuDriver:
         return self._follow(folder, process)
 
     async def _wait_for_disk(self, folder: GuestFolder) -> None:
-        """Wait for a QEMU that is about to end: it gives up the disk last."""
+        """Wait for a QEMU that is about to end, until it has given up all that it has locked."""
         deadline = asyncio.get_running_loop().time() + _DISK_FREE_WITHIN_S
-        while not is_free(folder.disk):
+        while not (is_free(folder.pid) and is_free(folder.disk)):
             if asyncio.get_running_loop().time() > deadline:
                 raise BootFailed("another QEMU has its disk")
             await asyncio.sleep(_POLL_S)

@@ -45,6 +45,7 @@ class Monitor:
         try:
             folder = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)
             try:
+                os.stat(socket.name, dir_fd=folder)  # the client takes long to say that it's absent
                 # By way of it, since the kernel takes only short paths for sockets.
                 address = f"/proc/self/fd/{folder}/{socket.name}"
                 await asyncio.wait_for(client.connect(address), within_s)

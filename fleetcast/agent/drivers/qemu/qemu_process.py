@@ -92,9 +92,9 @@ class QemuProcess:
             self._ended.set_result(None)
 
 
-def is_free(disk: Path) -> bool:
-    """Say whether no QEMU has the disk."""
-    return _lock_of(disk, fcntl.F_OFD_GETLK).is_free
+def is_free(path: Path) -> bool:
+    """Say whether no QEMU has locked a pid file or a disk."""
+    return _lock_of(path, fcntl.F_OFD_GETLK).is_free
 
 
 def _lock_of(path: Path, kind: int) -> _Lock:
