@@ -42,6 +42,10 @@ def test_what_a_probe_has_found_holds_until_the_host_or_qemu_is_another(tmp_path
     assert find_accelerator(binary, "x86_64", memory=memory) == "tcg"
 
 
+def test_an_accelerator_is_found_though_the_finding_cannot_be_kept(tmp_path: Path) -> None:
+    assert find_accelerator(_QEMU, "x86_64", memory=tmp_path / "none" / "accelerator.json")
+
+
 def test_a_host_without_qemu_is_told_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

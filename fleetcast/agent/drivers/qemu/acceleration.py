@@ -6,6 +6,7 @@ of a few instructions has to end in time; where it doesn't, guests are emulated 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -57,7 +58,8 @@ def find_accelerator(binary: Path, architecture: Architecture, *, memory: Path) 
         return known.accelerator
     accelerator, why = _probe(binary, architecture)
     _log.info("accelerator found", extra={"accelerator": accelerator, "why": why})
-    memory.write_bytes(msgspec.json.encode(_Finding(*about, accelerator)))
+    with contextlib.suppress(OSError):  # a full disk, say: then it is asked again the next time
+        memory.write_bytes(msgspec.json.encode(_Finding(*about, accelerator)))
     return accelerator
 
 

@@ -135,7 +135,8 @@ class QemuDriver:
         known = folder.read_record()
         if known is not None and folder.disk.exists():
             record = msgspec.structs.replace(known, guest=guest)
-            await to_its_end(asyncio.to_thread(folder.write_record, record))
+            if record != known:
+                await to_its_end(asyncio.to_thread(folder.write_record, record))
             return record
         image = await self._images.link(guest.image_id, folder.image)
         return await to_its_end(self._make(guest, folder, image))

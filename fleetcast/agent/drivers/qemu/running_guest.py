@@ -100,10 +100,7 @@ class RunningGuest:
             if await self.process.ended(within_s=_END_SHOWS_WITHIN_S):
                 return
             if self.run_state != _UNKNOWN:
-                _log.warning(
-                    "QEMU doesn't answer; its guest is taken to run",
-                    extra={"instance": self.instance_id, "why": str(lost)},
-                )
+                self._warn("QEMU doesn't answer; its guest is taken to run", lost)
             self.run_state = _UNKNOWN
 
     async def save_console(self) -> None:
@@ -116,9 +113,7 @@ class RunningGuest:
             try:
                 append_console(self._folder.console, output)
             except OSError as problem:
-                _log.warning(
-                    "console output lost", extra={"instance": self.instance_id, "why": str(problem)}
-                )
+                self._warn("console output lost", problem)
 
     async def reset(self) -> None:
         """Start the guest anew, if it runs."""
@@ -130,7 +125,7 @@ class RunningGuest:
             # One that has powered itself off in this moment would stay as it is.
             await self._monitor.go_on()
         except MonitorLost as lost:
-            _log.warning("not reset", extra={"instance": self.instance_id, "why": str(lost)})
+            self._warn("not reset", lost)
 
     async def shut_down(self, *, within_s: float) -> None:
         """Let the guest shut itself down, if it does so in time, and end its QEMU."""
@@ -158,8 +153,8 @@ class RunningGuest:
             await self.process.ended(within_s=_QUIT_WITHIN_S)
         self.process.kill()
         while not await self.process.ended(within_s=_STILL_THERE_S):
-            # The kernel waits for a device. What it has is booked as long as it is there.
-            _log.warning("QEMU can't be killed", extra={"instance": self.instance_id})
+            # What it has is booked as long as it is there.
+            self._warn("QEMU can't be killed", "the kernel waits, for a device perhaps")
         await self.leave()
 
     async def leave(self) -> None:
@@ -200,7 +195,7 @@ class RunningGuest:
     async def _go_on(self, *, is_news: bool) -> None:
         """Let a guest go on for which the host's disk had no room; it waits again if it must."""
         if is_news:
-            _log.warning("guest waits for room on the disk", extra={"instance": self.instance_id})
+            self._warn("guest waits", "the host's disk is full")
         now_s = asyncio.get_running_loop().time()
         if self._monitor is not None and now_s - self._went_on_at_s >= _LOOK_EVERY_S:
             self._went_on_at_s = now_s
@@ -216,6 +211,12 @@ class RunningGuest:
         if not self._is_ours_to_end and not self._is_told:
             self._is_told = True
             self._tell(GuestEnd(self.instance_id, how, why))
+
+    def _warn(self, what: str, why: object) -> None:
+        record = self._folder.read_record()
+        launch_id = record.guest.launch_id if record else None
+        extra = {"instance": self.instance_id, "launch": launch_id, "why": str(why)}
+        _log.warning(what, extra=extra)
 
     async def _leave_monitor(self) -> None:
         monitor, self._monitor = self._monitor, None
