@@ -11,6 +11,7 @@ import pytest
 
 from fleetcast import messages
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder
+from fleetcast.agent.drivers.qemu.monitor import Monitor
 from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess
 from fleetcast.subjects import NodeAction
 from tests.agent_parts import a_guest, instance_id
@@ -62,6 +63,14 @@ class _Node:
             return None
         found.close()
         return found.pid
+
+    async def shut_down_from_within(self, number: int) -> None:
+        """Press a guest's power button when no agent is there, and wait until it is down."""
+        folder = GuestFolder(self._guests / instance_id(number))
+        monitor = await Monitor.connect(folder.monitor, changed=lambda: None)
+        await monitor.press_power_button()
+        await eventually(monitor.run_state, lambda state: state == "shutdown", within_s=UP_WITHIN_S)
+        await monitor.close()
 
     def end_guests(self) -> None:
         for folder in self._guests.glob("i-*"):
@@ -115,6 +124,12 @@ async def test_two_agents_of_one_machine_keep_their_guests_through_kill_9_each_i
         await requester.instances(NodeAction.TERMINATE, 1)
         await first.agent.says("instance terminated")
         assert first.pid(1) is None
+    # One that shuts itself down while no agent is there is not booted again by the next.
+    await second.shut_down_from_within(2)
+    async with second.agent:
+        await second.agent.says("instance powered itself off")
+        await second.agent.says("instance stopped")
+        assert second.pid(2) is None
 
 
 async def test_a_guest_that_dies_while_no_agent_is_there_is_booted_by_the_next(
