@@ -220,13 +220,16 @@ class UnitNode:
         *,
         driver: Driver | None = None,
         total: Resources = EIGHT_VCPU,
+        root_disk_gib: int = 0,
     ) -> None:
         self.changes = 0
         self.now_s = NOW_MS / 1000
         self.journal = Journal.open(state_dir / "journal.sqlite")
         self.ledger = Ledger(total)
         self.driver = driver or SimulatedDriver(state_dir / "guests", now_s=self._now_s)
-        self.served_types = ServedTypes(TYPES, overhead_mib=self.driver.overhead_mib)
+        self.served_types = ServedTypes(
+            TYPES, overhead_mib=self.driver.overhead_mib, root_disk_gib=root_disk_gib
+        )
         self.instances = Instances(
             journal=self.journal,
             ledger=self.ledger,
@@ -268,7 +271,7 @@ class UnitNode:
         self.drain = Drain(
             cordon=self.cordon, instances=self.instances, owner_actions=self.owner_actions
         )
-        self.host_load = HostLoad()
+        self.host_load = HostLoad(state_dir, gpu_utilization=lambda: None)
         self.actions = NodeActions(
             node="n1",
             zone="z1",
@@ -283,6 +286,7 @@ class UnitNode:
                 instances=self.instances,
                 ledger=self.ledger,
                 host_load=self.host_load,
+                accelerator=self.driver.accelerator,
                 tokens=dict,
                 now_ms=self._now_ms,
             ),
@@ -315,9 +319,10 @@ async def unit_node(
     *,
     driver: Driver | None = None,
     total: Resources = EIGHT_VCPU,
+    root_disk_gib: int = 0,
 ) -> AsyncIterator[UnitNode]:
     """Start a node as the agent does: what the journal holds first, then the desk."""
-    node = UnitNode(state_dir, driver=driver, total=total)
+    node = UnitNode(state_dir, driver=driver, total=total, root_disk_gib=root_disk_gib)
     await node.guests.restore()
     desk = asyncio.create_task(node.desk.run())
     try:

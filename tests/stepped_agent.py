@@ -77,6 +77,10 @@ class SteppedDriver:
         self._ended: dict[str, Guest] = {}
         self._ends: asyncio.Queue[GuestEnd] = asyncio.Queue()
 
+    @property
+    def accelerator(self) -> None:
+        """Nothing runs."""
+
     def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Take all of them."""
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class CapacityReport:
     """Makes the reports of one node.
 
-    tokens: armed launches by subject, as the server holds them. now_ms: epoch milliseconds.
+    accelerator: what runs guests' CPUs. tokens: armed launches by subject, as the server holds
+    them. now_ms: epoch milliseconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of what is reported
         self,
         *,
         node: str,
@@ -30,6 +31,7 @@ class CapacityReport:
         instances: Instances,
         ledger: Ledger,
         host_load: HostLoad,
+        accelerator: str | None,
         tokens: Callable[[], dict[str, int]],
         now_ms: Callable[[], int],
     ) -> None:
@@ -39,6 +41,7 @@ class CapacityReport:
         self._instances = instances
         self._ledger = ledger
         self._host_load = host_load
+        self._accelerator = accelerator
         self._tokens = tokens
         self._now_ms = now_ms
 
@@ -55,10 +58,13 @@ class CapacityReport:
             load=messages.NodeLoad(
                 cpu_utilization=self._host_load.cpu_utilization,
                 memory_utilization=self._host_load.memory_utilization,
+                gpu_utilization=self._host_load.gpu_utilization,
                 running_instances=self._instances.running_n,
+                disk_utilization=self._host_load.disk_utilization,
             ),
             version=__version__,
             now_ms=self._now_ms(),
+            accelerator=self._accelerator,
         )
 
     def instance_types(self) -> messages.InstanceTypesReply:

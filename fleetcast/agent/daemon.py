@@ -21,6 +21,7 @@ from fleetcast.agent.capacity_watch import CapacityWatch
 from fleetcast.agent.cordon import Cordon
 from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers.choice import make_driver
+from fleetcast.agent.gpu_load import GpuLoad, has_nvidia_driver
 from fleetcast.agent.gpus import gpus_for_guests
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
@@ -80,7 +81,8 @@ class Agent:
         )
         self._subjects_by_need = self._launch_subjects()
         self._journal = Journal.open(state_dir / "journal.sqlite")
-        self._host_load = HostLoad()
+        gpu_load = GpuLoad(self._ledger, has_own=has_nvidia_driver())
+        self._host_load = HostLoad(state_dir, gpu_utilization=gpu_load.utilization)
         self._changed = asyncio.Event()
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._instances = Instances(
@@ -132,6 +134,7 @@ class Agent:
             capacity_changed=self._changed.set,
         )
         self._drain = Drain(cordon=cordon, instances=self._instances, owner_actions=owner_actions)
+        self._capacity_report = self._report_capacity()
         self._actions = self._node_actions(owner_actions)
 
     def _node_actions(self, owner_actions: OwnerActions) -> NodeActions:
@@ -143,17 +146,21 @@ class Agent:
             holds=self._holds,
             owner_actions=owner_actions,
             drain=self._drain,
-            capacity_report=CapacityReport(
-                node=node,
-                zone=zone,
-                served_types=self._served_types,
-                instances=self._instances,
-                ledger=self._ledger,
-                host_load=self._host_load,
-                tokens=self._tokens.remaining,
-                now_ms=_now_ms,
-            ),
+            capacity_report=self._capacity_report,
             now_s=time.time,
+        )
+
+    def _report_capacity(self) -> CapacityReport:
+        return CapacityReport(
+            node=self._settings.node,
+            zone=self._settings.zone,
+            served_types=self._served_types,
+            instances=self._instances,
+            ledger=self._ledger,
+            host_load=self._host_load,
+            accelerator=self._driver.accelerator,
+            tokens=self._tokens.remaining,
+            now_ms=_now_ms,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -201,6 +208,7 @@ class Agent:
                 self._capacity_watch.keep_looking(
                     self._ledger, taken=self._driver.in_use, capacity_changed=self._changed.set
                 ),
+                self._serve_metrics(),
                 self._drain.keep_draining(),
                 self._holds.keep_lapsing(),
                 self._keep_forgetting(),
@@ -209,6 +217,21 @@ class Agent:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
         finally:
             await end_tasks(following)
+
+    async def _serve_metrics(self) -> None:
+        port = self._settings.telemetry.prometheus_port
+        if port is None:
+            return
+        # Here, so that an agent that serves none doesn't carry what serves them.
+        from fleetcast.agent.metrics import Metrics  # noqa: PLC0415
+
+        metrics = Metrics(
+            region=self._settings.region,
+            capacity_report=self._capacity_report,
+            instances=self._instances,
+            launches=self._desk.outcomes,
+        )
+        await metrics.serve(port)
 
     async def _leave(self) -> None:
         self._manager.stopping()

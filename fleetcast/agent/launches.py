@@ -45,10 +45,14 @@ class _Decision(msgspec.Struct):
     placed: tuple[str, ...] = ()
     inputs: dict[str, object] | None = None
 
+    @property
+    def outcome(self) -> str:
+        """Why it was rejected, or that it was not."""
+        return self.reply.reason if isinstance(self.reply, messages.Rejected) else "accepted"
+
     def told(self) -> dict[str, object]:
         """Return what the log says of it."""
-        reason = self.reply.reason if isinstance(self.reply, messages.Rejected) else "accepted"
-        return {**(self.inputs or {}), "placed": len(self.placed), "outcome": reason}
+        return {**(self.inputs or {}), "placed": len(self.placed), "outcome": self.outcome}
 
 
 class LaunchDesk:
@@ -82,6 +86,7 @@ class LaunchDesk:
         self._inbox: list[Request] = []
         self._waiting: list[Request] = []  # for what they name to be promised, or not
         self._batches_n = 0
+        self.outcomes: Counter[str] = Counter()  # of all requests so far
         self._delivered = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -141,6 +146,7 @@ class LaunchDesk:
                     one.reply, one.placed = refusal, ()
         finally:
             self._take_up_those_that_wait()
+        self.outcomes.update(one.outcome for one in decisions)
         for decision in decisions:
             await self._respond(decision)
         await asyncio.sleep(0)  # nats-py writes the replies in the loop's next turn
@@ -243,7 +249,7 @@ class LaunchDesk:
         if fault is not None:
             return _Decision(message, fault)
         if full:
-            return _Decision(message, self._reject("full", ""))
+            return _Decision(message, self._full(request))
         why = "these instances have ended on this node, or it holds them for another request"
         return _Decision(message, self._reject("node_fault", why))
 
@@ -255,7 +261,7 @@ class LaunchDesk:
         instance_type: InstanceType,
     ) -> Guest:
         addresses = self._driver.addresses(wanted.instance_id)
-        root_disk_gib = None if request.root_disk_gib is msgspec.UNSET else request.root_disk_gib
+        root_disk_gib = _root_disk_gib(request)
         return Guest(
             instance_id=wanted.instance_id,
             launch_id=headers.launch_id,
@@ -278,6 +284,14 @@ class LaunchDesk:
             disk_gib=self._served_types.disk_gib(root_disk_gib),
         )
 
+    def _full(self, request: messages.LaunchRequest) -> messages.Rejected:
+        asked_gib = self._served_types.disk_gib(_root_disk_gib(request))
+        if asked_gib > self._served_types.disk_gib(None):
+            # There may be room for others of its type, so it would come back at once, and again.
+            why = f"node {self._node} has no room for one with a root disk of {asked_gib} GiB"
+            return self._reject("node_fault", why)
+        return self._reject("full", "")
+
     def _fault(
         self, request: messages.LaunchRequest, instance_type: InstanceType
     ) -> messages.Rejected | None:
@@ -298,3 +312,7 @@ class LaunchDesk:
         message: str,
     ) -> messages.Rejected:
         return messages.Rejected(node=self._node, reason=reason, message=message)
+
+
+def _root_disk_gib(request: messages.LaunchRequest) -> int | None:
+    return None if request.root_disk_gib is msgspec.UNSET else request.root_disk_gib

@@ -20,6 +20,9 @@ credentials_file = "/etc/fleetcast/node.creds"   # optional
 vcpu = 8
 memory_mib = 32768
 
+[telemetry]
+prometheus_port = 9108              # optional: metrics, on loopback only
+
 [images]                            # optional, for drivers that boot them
 catalogue = "/etc/fleetcast/images.toml"
 region_catalogue = "https://images.example.com/images.toml"   # or s3://bucket/key
@@ -42,7 +45,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from fleetcast.agent.capacity_settings import CapacitySettings, GpuSettings
+from fleetcast.agent.capacity_settings import CapacitySettings, GpuSettings, TelemetrySettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.toml_lines import placed
@@ -86,6 +89,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_manufacturers: tuple[Literal["Intel", "AMD", "AWS"], ...] = ()
     capacity: CapacitySettings = CapacitySettings()
     gpus: GpuSettings = GpuSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     own_instance_types: tuple[InstanceType, ...] = ()
     images: ImagesSettings = ImagesSettings()
     qemu: QemuSettings = QemuSettings()

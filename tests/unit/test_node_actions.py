@@ -290,13 +290,15 @@ async def test_load_counts_what_runs_and_is_measured_now_and_then(tmp_path: Path
         before = await _load(node)
         node.host_load.sample()
         after = await _load(node)
-        assert before == messages.NodeLoad(running_instances=2)
+        assert before == messages.NodeLoad(running_instances=2, disk_utilization=None)
         assert after.running_instances == 2
         assert after.gpu_utilization is None
         assert after.cpu_utilization is not None
         assert after.memory_utilization is not None
         assert 0 <= after.cpu_utilization <= 100
         assert 0 < after.memory_utilization < 100
+        assert isinstance(after.disk_utilization, float)
+        assert 0 < after.disk_utilization <= 100
 
 
 async def test_a_closed_node_says_why_and_has_no_room(tmp_path: Path) -> None:

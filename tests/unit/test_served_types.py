@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fleetcast import messages
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.instances import resources_of
@@ -11,7 +13,16 @@ from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.served_types import ServedTypes
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue
-from tests.agent_parts import TYPES, a_launch, instance_id, launch_id, unit_node
+from tests.agent_parts import (
+    TYPES,
+    Delivered,
+    a_launch,
+    instance_id,
+    launch_headers,
+    launch_id,
+    launch_request,
+    unit_node,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,3 +90,27 @@ async def test_a_node_admits_only_what_fits_with_what_runs_it(tmp_path: Path) ->
         await node.launch(*launches)
         answers = [one.launch_reply() for one in launches]
         assert [isinstance(one, messages.Accepted) for one in answers] == [True, True, True, False]
+
+
+def _a_launch_with_root_disk(number: int, root_disk_gib: int) -> Delivered:
+    request = messages.decode(launch_request(number), messages.LaunchRequest)
+    asked = msgspec.structs.replace(request, root_disk_gib=root_disk_gib)
+    return Delivered(messages.encode(asked), launch_headers(number))
+
+
+async def test_a_root_disk_that_does_not_fit_is_not_called_a_lost_race(tmp_path: Path) -> None:
+    total = Resources(vcpu=8, memory_mib=32_768, disk_gib=100)
+    async with unit_node(tmp_path, total=total, root_disk_gib=8) as node:
+        large, larger, usual = (
+            _a_launch_with_root_disk(1, 60),
+            _a_launch_with_root_disk(2, 60),
+            a_launch(3, launch=3),
+        )
+        await node.launch(large, larger, usual)
+        # Asked again it would come back at once: there is room for others of its type.
+        assert larger.rejected() == "node_fault"
+        assert large.accepted()
+        assert usual.accepted()
+        assert node.ledger.free.disk_gib == 100 - 60 - 8
+        await node.launch(*(a_launch(number, launch=number) for number in range(4, 7)))
+        assert node.desk.outcomes == {"accepted": 4, "node_fault": 1, "full": 1}

@@ -104,6 +104,10 @@ class GuestEnd(NamedTuple):
 class Driver(Protocol):
     """Runs guests. Every call may be repeated: the agent repeats what a crash interrupted."""
 
+    @property
+    def accelerator(self) -> str | None:
+        """What runs its guests' CPUs, kvm or tcg; None: nothing, they are simulated."""
+
     def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Refuse what could not be booted. Takes no time: launches wait for it.
 

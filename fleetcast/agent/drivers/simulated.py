@@ -107,6 +107,10 @@ class SimulatedDriver:
         self._has_ended = asyncio.Event()
         self._pipe = _open_pipe(folder / _PIPE)
 
+    @property
+    def accelerator(self) -> None:
+        """Nothing runs."""
+
     def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Take every image: none is read."""
 
