@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fleetcast.errors import InternalError
+from fleetcast.errors import InsufficientInstanceCapacity, InternalError
 from tests.chaos.faults import FunctionDied
-from tests.chaos.world import LEFT_S, ONE, Count, side_by_side
+from tests.chaos.walks import walker
+from tests.chaos.world import LEFT_S, ONE, REGION, Count, side_by_side
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -102,6 +103,34 @@ async def test_an_agent_that_dies_in_a_crowd_loses_nothing_it_has_accepted(world
     await side_by_side(*(world.launched(one, token=f"{at}") for at, one in enumerate(functions)))
     census = await world.settle("kill -9 in a crowd")
     assert len(census.holders()) == 20
+
+
+async def test_an_agent_that_loses_its_journal_keeps_what_is_on_record_and_nothing_else(
+    world: World,
+) -> None:
+    """Its guests run on, and the driver says what they are."""
+    await world.start_region()
+    process = await world.start_nodes("n1", slots=4)
+    await world.know_the_nodes()
+    kept = await world.launched(await world.function(), Count(2, 2))
+    async with walker(world, REGION) as nobodys:
+        await nobodys.launch(1)
+        world.tally.accepted.remove(frozenset(nobodys.placed))  # no record says so
+    await world.quiet()
+    await process.kill()
+    for lost in world.nodes["n1"].state_dir.glob("journal.sqlite*"):
+        lost.unlink()
+    await process.start()
+    before = await world.inventories()
+    assert {one: report.state for one, report in before["n1"].items()} == dict.fromkeys(
+        (*kept, *nobodys.placed), "running"
+    )
+    assert await world.launched(await world.function()), "there is room for one more"
+    refused = await world.launch(await world.function())
+    assert isinstance(refused, InsufficientInstanceCapacity), "what was taken in takes its room"
+    census = await world.settle("an agent loses its journal")
+    assert kept <= census.holders().keys()
+    assert not census.holders().keys() & nobodys.placed.keys()
 
 
 async def test_an_agent_that_is_stopped_past_expiry_launches_nothing_when_it_goes_on(
