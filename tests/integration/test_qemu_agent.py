@@ -53,7 +53,11 @@ class _Node:
             node=node,
             zone=zone,
             driver="qemu",
-            **{"qemu.accelerator": "tcg", "images.catalogue": str(catalogue)},
+            **{
+                "qemu.accelerator": "tcg",
+                "images.catalogue": str(catalogue),
+                "capacity.memory_mib": 4096,
+            },
         )
 
     def pid(self, number: int) -> int | None:
@@ -145,3 +149,18 @@ async def test_a_guest_that_dies_while_no_agent_is_there_is_booted_by_the_next(
         await node.agent.says("instances running")
         assert node.pid(1) not in {None, before}
         assert await requester.instances(NodeAction.DESCRIBE, 1) == {instance_id(1): "running"}
+
+
+async def test_an_agent_that_is_told_to_leave_leaves_its_guests_running_and_complains_of_nothing(
+    nodes: list[_Node], requester: Requester
+) -> None:
+    node = nodes[0]
+    async with node.agent:
+        await requester.accepted(1, instance_type=_SMALL)
+        await node.agent.says("instances running")
+        pid = node.pid(1)
+        node.agent.signal(signal.SIGTERM)
+        assert await node.agent.exit_code() == 0
+        assert [line for line in node.agent.logs if line["level"] != "INFO"] == []
+    assert pid is not None
+    assert node.pid(1) == pid
