@@ -103,9 +103,9 @@ class EndedGuests:
         if not entry:
             return False
         if is_news:
-            entry = self._instances.crashed(entry, within_s=WINDOW_S)
-            if not await self._record(entry):
-                self._instances.note(entry)  # until it is stopped, it must not crash for ever
+            before, entry = entry, self._instances.crashed(entry, within_s=WINDOW_S)
+            if not await self._record_or_note(before, entry):
+                return False
         crashes = len(entry.crashed_at_s)
         told = {**entry.named(), "why": why, "crashes": crashes}
         if crashes > len(DELAYS_S):
@@ -139,9 +139,7 @@ class EndedGuests:
             return
         if restarted := await self._running(instance_id):
             _log.info("instance restarted", extra=restarted.named())
-            up = msgspec.structs.replace(restarted, is_down=False)
-            if not await self._record(up):
-                self._instances.note(up)
+            await self._record_or_note(restarted, msgspec.structs.replace(restarted, is_down=False))
 
     async def _running(self, instance_id: str) -> Entry | None:
         """Return the entry, if its instance is to run and nothing is being decided about it."""
@@ -149,6 +147,16 @@ class EndedGuests:
         entry = self._instances.get(instance_id)
         is_running = entry and entry.state == "running" and self._instances.is_settled(instance_id)
         return entry if is_running else None
+
+    async def _record_or_note(self, before: Entry, after: Entry) -> bool:
+        """Record a change; one that can't be written holds in memory: no guest crashes for ever.
+
+        Return False if something else has been decided meanwhile: that goes before it.
+        """
+        instance_id = after.guest.instance_id
+        if not await self._record(after) and self._instances.get(instance_id) is before:
+            self._instances.note(after)
+        return self._instances.get(instance_id) is after
 
     async def _record(self, entry: Entry) -> bool:
         """Record a change and what it asks for. Return False if it could not be written."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetcast.agent.drivers import GuestEnd
-from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.drivers.simulated import SimulatedDriver, running_guests
 from fleetcast.agent.restarts import DELAYS_S, WINDOW_S
 from tests.agent_parts import (
     EIGHT_VCPU,
@@ -239,6 +239,28 @@ async def test_a_restart_that_fails_counts_as_a_crash(tmp_path: Path) -> None:
         assert node.ledger.closed is None  # it is the guest's fault
 
 
+async def test_crashes_that_cannot_be_written_count_all_the_same(tmp_path: Path) -> None:
+    async with unit_node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.guests.idle()
+    make_journal_refuse(tmp_path, 1)
+    async with _node(tmp_path) as node:
+        for _ in DELAYS_S:
+            await _end(node, 1, "crashed")
+            await _time_passes(node)
+            assert I1 in running_guests(tmp_path / "guests")
+        await _end(node, 1, "crashed")
+        assert not node.timers
+        assert not running_guests(tmp_path / "guests")
+    make_journal_accept(tmp_path)
+    async with _node(tmp_path) as node:
+        await a_few_turns()
+        await node.guests.idle()
+        await _time_passes(node)
+        assert node.state_of(1) == "running"
+        assert I1 in running_guests(tmp_path / "guests")
+
+
 # --- what comes between --------------------------------------------------------------------
 
 
@@ -304,6 +326,33 @@ async def test_an_end_that_comes_while_an_order_is_written_changes_nothing(
         assert _reason(node, 1)[0] == "Client.UserInitiatedShutdown"
         assert node.state_of(1) in {"stopped", "terminated"}
         assert node.ledger.free == EIGHT_VCPU
+
+
+@pytest.mark.parametrize("crashes", [1, len(DELAYS_S) + 1])
+async def test_an_order_that_comes_while_a_crash_is_written_goes_before_what_follows_it(
+    tmp_path: Path, crashes: int
+) -> None:
+    async with _node(tmp_path) as node:
+        await node.launch(a_launch(1))
+        await node.guests.idle()
+        for _ in range(crashes - 1):
+            await _end(node, 1, "crashed")
+            await _time_passes(node)
+        journal = HeldUpJournal(node.journal)
+        assert isinstance(node.driver, SimulatedDriver)
+        node.driver.end(I1, "crashed")
+        await a_few_turns()  # it is being written
+        ordering = asyncio.create_task(node.owner_actions.terminate([I1]))
+        await a_few_turns()
+        journal.let_go()
+        await ordering
+        await node.guests.idle()
+        assert node.state_of(1) == "terminated"
+        await _time_passes(node)
+        assert not await node.driver.alive()
+        assert node.ledger.free == EIGHT_VCPU
+    async with unit_node(tmp_path) as node:
+        assert node.state_of(1) == "terminated"
 
 
 async def test_ends_that_are_told_twice_or_of_nobody_change_nothing(tmp_path: Path) -> None:
