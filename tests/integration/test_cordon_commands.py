@@ -83,7 +83,7 @@ async def test_a_cordoned_node_leaves_its_subjects_until_it_is_uncordoned(
     ended = await _run(agent, "cordon")
     assert ended == (
         0,
-        "n1 is cordoned: it takes no launches. 1 instance uses it, and 0 more on it are stopped.\n",
+        "n1 is cordoned: it takes no launches. 1 instance uses it.\n",
     )
     await eventually(lambda: launch_subscriptions(server), lambda held: not held)
     assert await requester.nobody_has_room()
@@ -109,7 +109,7 @@ async def test_a_drain_shows_what_is_left_and_ends_when_nothing_is(
     ended = await _ended(draining, shown)
     assert ended.exit_code == 0
     assert ended.output.endswith(
-        "n1 is drained: nothing uses it; 1 stopped instances stay on it. It stays cordoned.\n"
+        "n1 is drained: nothing uses it, 1 instance on it is stopped. It stays cordoned.\n"
     )
     assert (await requester.capacity()).closed == "cordoned"
 

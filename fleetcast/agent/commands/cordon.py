@@ -37,7 +37,7 @@ def cordon(config: Path) -> None:
     Example: fleetcast-agent cordon --config /etc/fleetcast/agent.toml
     """
     reply = _ask(config, NodeAction.CORDON)
-    click.echo(f"{reply.node} is cordoned: it takes no launches. {in_use(reply)}")
+    click.echo(f"{reply.node} is cordoned: it takes no launches. {_in_use(reply)}")
     check_is_kept(reply)
 
 
@@ -61,11 +61,12 @@ def _ask(config: Path, action: NodeAction) -> messages.CordonReply:
         raise click.ClickException(str(problem)) from problem
 
 
-def in_use(reply: messages.CordonReply) -> str:
+def _in_use(reply: messages.CordonReply) -> str:
     """Say how many instances a node has."""
     using_n = len(reply.instances)
-    using = f"{using_n} instance{'' if using_n == 1 else 's'} use{'s' if using_n == 1 else ''} it"
-    return f"{using}, and {reply.stopped_n} more on it {_are(reply.stopped_n)} stopped."
+    using = "1 instance uses it" if using_n == 1 else f"{using_n} instances use it"
+    stopped = f", {reply.stopped_n} more on it stopped" if reply.stopped_n else ""
+    return f"{using}{stopped}."
 
 
 def check_is_kept(reply: messages.CordonReply) -> None:
@@ -75,7 +76,3 @@ def check_is_kept(reply: messages.CordonReply) -> None:
             f"{reply.node} could not write it down, so that it is {reply.state} only until its"
             f" agent is restarted: {reply.problem}"
         )
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -124,8 +124,10 @@ class _Progress:
         if reply is None or reply.state == "open" or reply.instances:
             click.echo("not drained: somebody else has ended it by cordon or uncordon", err=True)
             return False
-        stays = f"; {reply.stopped_n} stopped instances stay on it" if reply.stopped_n else ""
-        click.echo(f"{reply.node} is drained: nothing uses it{stays}. It stays cordoned.")
+        stopped_n = reply.stopped_n
+        them = "1 instance on it is" if stopped_n == 1 else f"{stopped_n} instances on it are"
+        stopped = f", {them} stopped" if stopped_n else ""
+        click.echo(f"{reply.node} is drained: nothing uses it{stopped}. It stays cordoned.")
         return True
 
     def give_up(self, why: str) -> None:
