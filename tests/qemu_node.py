@@ -19,13 +19,16 @@ from fleetcast.local.qemu_guests import IMAGE_ID, write_image_catalogue
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # Emulated guests on two cores, beside other tests.
 UP_WITHIN_S: Final = 60.0
 
 
-def qemu_driver(state_dir: Path, settings: QemuSettings | None = None) -> QemuDriver:
+def qemu_driver(
+    state_dir: Path, settings: QemuSettings | None = None, *, gpu_addresses: Sequence[str] = ()
+) -> QemuDriver:
     """Return a driver over what is in the folder, as an agent makes it at its start."""
     state_dir.mkdir(exist_ok=True)
     # KVM is taken where it works by a probe of its own; these guests don't depend on it.
@@ -44,7 +47,7 @@ def qemu_driver(state_dir: Path, settings: QemuSettings | None = None) -> QemuDr
             zone=None,
         ),
         processes=guest_processes(),
-        gpus=GpuAssignments(()),
+        gpus=GpuAssignments(gpu_addresses),
         shutdown_timeout_s=settings.shutdown_timeout_s,
     )
 

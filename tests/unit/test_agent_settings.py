@@ -69,6 +69,7 @@ def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
         ('families = ["t3", "m8a"]', 'architecture = "riscv64"', "architecture"),
         ('families = ["t3", "m8a"]', 'cpu_manufacturers = ["Acme"]', "cpu_manufacturers[0]"),
         ("[capacity]", "[gpus]\npassthrough = 1\n[capacity]", "gpus.passthrough"),
+        ("[capacity]", "[telemetry]\nprometheus_port = 0\n[capacity]", "telemetry.prometheus_port"),
         ("vcpu = 8", "vcpu_per_core = 0", "capacity.vcpu_per_core"),
         ("vcpu = 8", "vcpu_per_core = 65", "capacity.vcpu_per_core"),
         ("vcpu = 8", "reserve_memory_mib = -1", "capacity.reserve_memory_mib"),
