@@ -6,12 +6,15 @@ its own, so that the event loop goes on meanwhile.
 
 The write-ahead log stays small: SQLite copies it into the database whenever it has grown to
 _CHECKPOINT_PAGES and then begins it anew, and since nobody else may have the file open, nothing
-ever keeps it from doing so.
+ever keeps it from doing so. It has its full length from the start: a write that makes a file longer
+takes three times as long to reach the disk as one that doesn't.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,8 +34,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _LOCK_TIMEOUT_S: Final = 1
-# 4 KiB each. One burst may add to it what a single transaction holds.
-_CHECKPOINT_PAGES: Final = 1_000
+# 4 KiB each. One burst may add to it what a single transaction holds. More would be copied longer.
+_CHECKPOINT_PAGES: Final = 250
+_LOG_BYTES: Final = 4_200 * _CHECKPOINT_PAGES
 # Raise it with a change after which an older agent would misread the file.
 _FORM: Final = 1
 # An instance's row is appended, and the one that it had goes. Keyed by the ids, which are random,
@@ -106,6 +110,7 @@ class Journal:
         except JournalUnreadable:
             thread.shutdown()
             raise
+        thread.submit(_lengthen_log, path)  # before anything is written, and nobody waits for it
         return cls(database, thread)
 
     async def entries(self) -> list[Entry]:
@@ -270,6 +275,24 @@ def open_database(path: Path | str) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _lengthen_log(path: Path) -> None:
+    """Give the write-ahead log its full length.
+
+    SQLite passes over what stands behind the frames that it has written, as it does over those of
+    an earlier round. On a full disk the log stays as it is.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    with contextlib.suppress(OSError), log.open("r+b", buffering=0) as file:
+        length = file.seek(0, os.SEEK_END)
+        try:
+            os.posix_fallocate(file.fileno(), 0, _LOG_BYTES)
+            # Blocks that are only set aside would have to be noted as written later.
+            file.write(bytes(max(_LOG_BYTES - length, 0)))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(length)
 
 
 def _form(database: sqlite3.Connection, path: Path | str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -186,6 +188,43 @@ async def test_the_write_ahead_log_does_not_grow_with_what_is_written(path: Path
     written = 30 * 200 * 4_000
     # At most a checkpoint's worth and one transaction.
     assert max(sizes) < 10_000_000 < written
+
+
+async def test_what_is_written_makes_the_write_ahead_log_no_longer(path: Path) -> None:
+    wal = path.with_name("journal.sqlite-wal")
+    with _opened(path) as journal:
+        await journal.entries()
+        at_first = wal.stat().st_size
+        for number in range(100):
+            await journal.write([_entry(number)])
+        assert wal.stat().st_size == at_first > 0
+
+
+async def test_what_was_written_is_there_after_a_crash_that_leaves_the_log_behind(
+    path: Path, tmp_path: Path
+) -> None:
+    after_crash = tmp_path / "after" / "journal.sqlite"
+    after_crash.parent.mkdir()
+    with _opened(path) as journal:
+        await journal.write([_entry(1)])
+        for name in ("journal.sqlite", "journal.sqlite-wal"):
+            shutil.copyfile(path.with_name(name), after_crash.with_name(name))
+    with _opened(after_crash) as journal:
+        assert await journal.entries() == [_entry(1)]
+
+
+async def test_a_disk_that_has_no_room_for_a_whole_log_is_written_as_long_as_it_goes(
+    path: Path,
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with _opened(path) as journal:
+            await journal.write([_entry(1)])
+            assert await journal.entries() == [_entry(1)]
+            assert path.with_name("journal.sqlite-wal").stat().st_size < 200_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
