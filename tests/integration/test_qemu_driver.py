@@ -126,6 +126,18 @@ async def test_a_running_guest_is_taken_over_by_the_next_agent_and_shares_its_di
     assert is_free(folder.disk)
 
 
+async def test_a_guest_is_told_about_itself_by_the_next_agent_too(node: Node) -> None:
+    asks = "while sleep 1; do echo told $(imds meta-data/instance-id); done &"
+    guest = small_guest(1, user_data=f"#!/bin/sh\n{asks}\n")
+    await node.driver.boot(guest)
+    told = f"told {guest.instance_id}"
+    before = await console_shows(node.driver, guest.instance_id, told)
+    driver = await node.next_agent()
+    assert await driver.alive() == {guest.instance_id: guest}
+    # Two more: the first may have been told by the agent before.
+    await console_shows(driver, guest.instance_id, told, times=before.count(told) + 2)
+
+
 async def test_a_crashed_kernel_is_told_and_its_console_kept(node: Node) -> None:
     driver = node.driver
     guest = small_guest(1, user_data="#!/bin/sh\necho c > /proc/sysrq-trigger\n")

@@ -27,6 +27,9 @@ TRANSLATED_MIB: Final = 64
 # Any fixed name space: the same instance is the same machine at each start.
 _MACHINE_IDS: Final = uuid.UUID("6b3ddc4f-1d51-4be5-9a8c-6e1d2c1c2f10")
 _CONSOLE_BYTES: Final = 65_536
+# It starts the programs that user-mode networking forwards to, each in a session of its own, and to
+# begin one counts as elevating privileges. None is gained all the same: any sandbox implies that.
+_SANDBOX: Final = "on,obsolete=deny,elevateprivileges=allow,spawn=allow,resourcecontrol=deny"
 
 
 class QemuHost(NamedTuple):
@@ -51,12 +54,10 @@ def command_line(
     *,
     network: str,
     mac: str,
-    may_gain_privileges: bool = False,
 ) -> tuple[str, ...]:
     """Return the program and its arguments.
 
-    network: the value of -netdev, whose id is NETDEV. may_gain_privileges: QEMU starts a program
-    for the network that has more rights than itself.
+    network: the value of -netdev, whose id is NETDEV.
     """
     guest = record.guest
     return (
@@ -81,8 +82,7 @@ def command_line(
         *_device("virtio-rng-pci"),
         *_device("pvpanic-pci"),
         *(part for gpu in guest.gpu_addresses for part in _device("vfio-pci", host=gpu)),
-        # It may start the programs that user-mode networking forwards to.
-        *("-sandbox", _sandbox(may_gain_privileges=may_gain_privileges)),
+        *("-sandbox", _SANDBOX),
     )
 
 
@@ -149,8 +149,3 @@ def _blockdev(
 
 def _device(driver: str, **properties: str | int) -> Sequence[str]:
     return ("-device", json.dumps({"driver": driver, **properties}))
-
-
-def _sandbox(*, may_gain_privileges: bool) -> str:
-    privileges = "allow" if may_gain_privileges else "deny"
-    return f"on,obsolete=deny,elevateprivileges={privileges},spawn=allow,resourcecontrol=deny"

@@ -175,7 +175,6 @@ class QemuDriver:
             self._host,
             network=await self._network.prepare(guest, folder),
             mac=self._network.addresses(guest.instance_id).mac,
-            may_gain_privileges=self._network.needs_privileges,
         )
         await self._wait_for_disk(folder)
         for left in (folder.output, folder.monitor):  # by the QEMU before

@@ -55,11 +55,6 @@ class GuestNetwork:
         self._zone = zone
         self._metadata = MetadataServices()
 
-    @property
-    def needs_privileges(self) -> bool:
-        """Say whether QEMU starts a program with more rights than its own."""
-        return self._bridge is not None
-
     def check(self, key_name: str | None) -> None:
         """Refuse a key pair that the node doesn't know. Raises ClientFault."""
         if key_name is not None:
