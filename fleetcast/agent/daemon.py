@@ -39,7 +39,15 @@ from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.serving import types_to_serve
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
-from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, close_in_time, told
+from fleetcast.agent.watchdog import (
+    NATS_IS_DOWN,
+    ConnectionLost,
+    Troubles,
+    Watchdog,
+    close_in_time,
+    is_out_of_reach,
+    told,
+)
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.nats_access import is_credentials_file
@@ -193,16 +201,13 @@ class Agent:
         await self._guests.restore()
         # Guests end whether NATS is there or not.
         following = asyncio.create_task(self._guests.keep_following_ends())
+        watchdog = Watchdog(
+            self._connection, round_trip=self._subscriptions.settle, manager=self._manager
+        )
         try:
-            await self._connect()
-            await self._actions.listen(self._connection, region=self._settings.region)
-            watchdog = Watchdog(
-                self._connection, round_trip=self._subscriptions.settle, manager=self._manager
-            )
             await asyncio.gather(
                 watchdog.keep_watching(),
-                self._desk.run(),
-                self._keep_tokens(),
+                self._serve_requests(),
                 self._host_load.keep_sampling(),
                 following,
                 self._capacity_watch.keep_looking(
@@ -217,6 +222,11 @@ class Agent:
             raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
         finally:
             await end_tasks(following)
+
+    async def _serve_requests(self) -> None:
+        await self._connect()
+        await self._actions.listen(self._connection, region=self._settings.region)
+        await asyncio.gather(self._desk.run(), self._keep_tokens())
 
     async def _serve_metrics(self) -> None:
         port = self._settings.telemetry.prometheus_port
@@ -280,14 +290,19 @@ class Agent:
             closed_cb=self._on_closed,
         )
         try:
-            # Not all of it has a time-out of its own.
-            await asyncio.wait_for(connecting, _CONNECT_WITHIN_S)
+            # Not all of it has a time-out of its own; where it may wait, the watchdog looks on.
+            within_s = None if self._manager.listens else _CONNECT_WITHIN_S
+            await asyncio.wait_for(connecting, within_s)
         except TimeoutError as problem:
             raise ConnectionLost(f"can't connect to {nats_settings.url}: {told(problem)}") from None
         self._connected = True
 
     async def _on_error(self, error: Exception) -> None:
-        if not self._connected:
+        if not self._connected and self._manager.listens and is_out_of_reach(error):
+            # To be restarted until the server is there would cut short what guests do meanwhile.
+            self._manager.ready(NATS_IS_DOWN)
+            self._troubles.heard(error)
+        elif not self._connected:
             # The client would try for ever; a wrong URL should be told to who has just typed it.
             self._fail(f"can't connect to {self._settings.nats.url}: {told(error)}")
         # nats-py has no class for it, only this constant part of the text.

@@ -26,6 +26,11 @@ class ServiceManager:
         """Return the manager that NOTIFY_SOCKET names, or one that hears nothing."""
         return cls(environment.get("NOTIFY_SOCKET") or None)
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is one."""
+        return self._address is not None
+
     def ready(self, status: str) -> None:
         """Say that the service serves. status: for people, in `systemctl status`."""
         self._say(f"READY=1\nSTATUS={status}")

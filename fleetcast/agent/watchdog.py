@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
@@ -35,12 +36,15 @@ _REPEAT_EVERY_S: Final = 60
 _CLOSE_WITHIN_S: Final = 5
 
 
+NATS_IS_DOWN: Final = "NATS is down, trying on; guests run on"
+
+
 class ConnectionLost(FleetcastError):
     """The NATS connection is gone for good, or refuses what the agent needs."""
 
 
 class Watchdog:
-    """Watches one connection, from when it first stood.
+    """Watches one connection.
 
     round_trip: returns when the server has answered; raises nats.errors.Error when it doesn't.
     manager: told each time that all is well, or that a restart would not mend it.
@@ -80,11 +84,14 @@ class Watchdog:
                 await self._round_trip()
                 return "serving"
         elif not await self._somebody_listens():
-            return "NATS is down, trying on; guests run on"
+            return NATS_IS_DOWN
         return None
 
     async def _somebody_listens(self) -> bool:
         servers = [(url.hostname, url.port) for url in self._connection.servers]
+        # Before the client has begun to connect it knows of none.
+        if not servers:
+            return True
         return any(await asyncio.gather(*(_accepts(host, port) for host, port in servers)))
 
     def _why(self) -> str:
@@ -118,6 +125,11 @@ class Troubles:
     def over(self) -> None:
         """Log the next one at once."""
         self._said_at_s, self._unsaid_n = None, 0
+
+
+def is_out_of_reach(error: Exception) -> bool:
+    """Return whether an attempt to connect failed as it does where no server is or answers."""
+    return isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
 
 
 def told(error: Exception | None) -> str:

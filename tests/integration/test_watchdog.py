@@ -43,16 +43,13 @@ class HeardManager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(str(path))
 
-    async def next(self) -> str:
-        """Wait for what is said next."""
-        async with asyncio.timeout(15):
-            heard = await asyncio.get_running_loop().sock_recv(self._socket, 4_096)
-        return heard.decode()
-
     async def hears(self, words: str) -> None:
         """Wait until that is said."""
-        while words not in await self.next():
-            pass
+        heard = ""
+        async with asyncio.timeout(15):
+            while words not in heard:
+                message = await asyncio.get_running_loop().sock_recv(self._socket, 4_096)
+                heard = message.decode()
 
     def forget(self) -> None:
         """Leave out what was said and not heard yet."""
@@ -229,11 +226,38 @@ async def test_the_service_manager_hears_when_the_agent_serves_lives_and_leaves(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
     async with NatsProcess(tmp_path) as server, AgentProcess(tmp_path, server.url) as agent:
-        await manager.hears("WATCHDOG=1")
         await manager.hears("READY=1\nSTATUS=serving 7 instance types")
+        await manager.hears("WATCHDOG=1\nSTATUS=serving")
         agent.signal(signal.SIGTERM)
         await manager.hears("STOPPING=1")
         assert await agent.exit_code() == 0
+
+
+async def test_a_service_that_starts_while_its_server_is_down_waits_for_it_and_says_so(
+    tmp_path: Path, manager: HeardManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
+    async with NatsProcess(tmp_path) as server:
+        await server.kill()
+        agent = AgentProcess(tmp_path, server.url)
+        await agent.start()
+        await manager.hears("READY=1\nSTATUS=NATS is down")
+        await manager.hears("WATCHDOG=1\nSTATUS=NATS is down")
+        assert [one["message"] for one in agent.logs].count("NATS error") == 1
+        await server.start()
+        await agent.says("agent ready")
+        await agent.kill()
+
+
+async def test_a_service_that_starts_with_wrong_credentials_ends_at_once(
+    tmp_path: Path, manager: HeardManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
+    async with NatsProcess(tmp_path, "authorization { user: agent, password: x }") as server:
+        agent = AgentProcess(tmp_path, server.url)
+        await agent.start()
+        assert await agent.exit_code() == 1
+        assert "Authorization Violation" in agent.logs[-1]["why"]
 
 
 async def test_a_hung_server_ends_an_agent_that_starts_with_one_clear_line(tmp_path: Path) -> None:

@@ -107,6 +107,9 @@ class LiveHost:
                 f"all is installed, but the agent doesn't start; systemd goes on trying. "
                 f"See fleetcast-agent doctor --config {CONFIG}. Its last words:\n{words}"
             ) from problem
+        if not self._tree.is_rehearsal:
+            status = self._ask("systemctl", "show", "--property=StatusText", "--value", AGENT_UNIT)
+            self._tree.keep(f"{AGENT_UNIT}: {status.strip()}")
 
     def is_active(self) -> bool:
         """Return whether the agent's unit runs, or is on its way to."""
