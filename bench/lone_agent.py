@@ -137,7 +137,10 @@ async def lone_agent(
     config.write_text(text, encoding="utf-8")
     with log.open("wb") as written:
         process = await asyncio.create_subprocess_exec(
-            *_command(config), stderr=written, stdin=asyncio.subprocess.DEVNULL
+            *_command(config),
+            stderr=written,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # as a service: it shares its CPU time with nobody
         )
     try:
         if not await asyncio.to_thread(wait_until, lambda: _is_ready(log), _READY_WITHIN_S):

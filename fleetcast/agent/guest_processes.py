@@ -9,6 +9,7 @@ Either way the agent follows it by QMP and by its pid, since it may have been an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -27,9 +28,10 @@ _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 # QEMU's own threads need a share beside the guest's vCPUs.
 _CPUS_BESIDE_VCPUS: Final = 1
 _ANSWER_WITHIN_S: Final = 30
-# A guest that is emulated takes all the CPU there is, and launches are to be answered at once. By
-# less, a process that wakes up beside it still waits for milliseconds before it runs (measured).
-_BEHIND_THE_AGENT: Final = ("nice", "-n", "19")
+# A guest that is emulated takes all the CPU there is, and launches are to be answered at once. Not
+# by more: one that gets next to none on a busy host panics, for want of its timer's ticks (seen).
+_NICE: Final = "5"
+_BEHIND_THE_AGENT: Final = ("nice", "-n", _NICE)
 
 
 class GuestProcesses(Protocol):
@@ -82,8 +84,16 @@ class GuestChildren:
                 )
         except OSError as problem:
             raise BootFailed(f"{instance_id} can't be begun: {problem}") from problem
+        _put_behind_the_agent(child.pid)
         _reap_when_it_ends(child)
         return child.pid
+
+
+def _put_behind_the_agent(pid: int) -> None:
+    """Let its session give way too: most kernels divide CPU among sessions, then within them."""
+    # A kernel that doesn't has no such file, and a child may have ended.
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(_NICE, encoding="ascii")
 
 
 def _reap_when_it_ends(child: subprocess.Popen[bytes]) -> None:

@@ -36,6 +36,13 @@ async def _begin_child(output: Path, *command: str) -> int:
     return await GuestChildren().begin(_GUEST, command, output=output, memory_max_mib=64, vcpu=1)
 
 
+def _gives_way_as_a_session(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/autogroup").read_text(encoding="ascii").endswith("nice 5\n")
+    except FileNotFoundError:
+        return True  # this kernel divides CPU among processes alone
+
+
 async def test_a_child_heads_a_session_of_its_own_and_gets_its_arguments_as_they_are(
     tmp_path: Path,
 ) -> None:
@@ -51,6 +58,7 @@ async def test_a_child_heads_a_session_of_its_own_and_gets_its_arguments_as_they
         assert pid == session == str(begun)
         assert rest == [hostile + "\n"]
         assert os.getpriority(os.PRIO_PROCESS, int(pid)) > os.getpriority(os.PRIO_PROCESS, 0)
+        assert _gives_way_as_a_session(begun)
     finally:
         os.kill(int(pid), signal.SIGKILL)
 
