@@ -29,6 +29,7 @@ from fleetcast.agent.host import Host
 from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable
+from fleetcast.agent.launch_subjects import LaunchSubjects
 from fleetcast.agent.launches import LaunchDesk
 from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.limited_subscription import NatsSubscriptions
@@ -51,11 +52,9 @@ from fleetcast.agent.watchdog import (
 from fleetcast.errors import InvalidConfiguration
 from fleetcast.instance_types import ec2_catalogue
 from fleetcast.nats_access import is_credentials_file
-from fleetcast.subjects import launch_subject
 
 if TYPE_CHECKING:
     from fleetcast.agent.settings import AgentSettings
-    from fleetcast.capacity import Resources
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +86,9 @@ class Agent:
         self._served_types = types_to_serve(
             settings, ec2_catalogue(), total=self._ledger.total, gpus=gpus, driver=self._driver
         )
-        self._subjects_by_need = self._launch_subjects()
+        launch_subjects = LaunchSubjects(
+            self._served_types, self._ledger, region=settings.region, zone=settings.zone
+        )
         self._journal = Journal.open(state_dir / "journal.sqlite")
         gpu_load = GpuLoad(self._ledger, has_own=has_nvidia_driver())
         self._host_load = HostLoad(state_dir, gpu_utilization=gpu_load.utilization)
@@ -129,7 +130,7 @@ class Agent:
         self._subscriptions = NatsSubscriptions(self._connection, self._desk.deliver)
         self._tokens = CapacityTokens(
             self._subscriptions,
-            room_by_subject=self._room_by_subject,
+            room_by_subject=launch_subjects.room,
             in_hand=self._desk.in_hand,
             call_later=asyncio.get_running_loop().call_later,
             changed=self._changed.set,
@@ -332,21 +333,6 @@ class Agent:
             self._fatal.set_exception(ConnectionLost(why))
 
     # --- tokens ----------------------------------------------------------------------------
-
-    def _launch_subjects(self) -> dict[Resources, list[str]]:
-        """Return the subjects to arm, by what an instance that is launched by them takes."""
-        region, zone = self._settings.region, self._settings.zone
-        places = [None] if zone is None else [None, zone]
-        return {
-            need: [launch_subject(region, name, place) for name in names for place in places]
-            for need, names in self._served_types.by_need.items()
-        }
-
-    def _room_by_subject(self) -> dict[str, int]:
-        rooms: dict[str, int] = {}
-        for need, subjects in self._subjects_by_need.items():
-            rooms.update(dict.fromkeys(subjects, self._ledger.room(need)))
-        return rooms
 
     async def _keep_tokens(self) -> None:
         """Bring the tokens in line after every change; a burst of changes shares one pass."""
