@@ -106,3 +106,37 @@ def test_no_sequence_holds_more_than_the_host_has(
         assert set(ledger) == set(held)
         assert len(ledger) == len(held)
         assert ledger.free.vcpu == _TOTAL.vcpu - sum(one.vcpu for one in held.values())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "adopt", "release", "resize", "withhold"]),
+            st.integers(0, 5),
+        ),
+        max_size=40,
+    )
+)
+def test_what_is_free_is_what_is_neither_booked_nor_withheld(steps: list[tuple[str, int]]) -> None:
+    ledger = Ledger(_TOTAL)
+    withheld_mib = 0
+    for what, number in steps:
+        name, amount = f"i-{number}", Resources(vcpu=0, memory_mib=number * 5_000)
+        match what:
+            case "reserve":
+                had_room = bool(ledger.room(_MEDIUM)) or name in ledger
+                assert ledger.reserve(name, _MEDIUM) == had_room
+            case "adopt":
+                ledger.adopt(name, _LARGE)
+            case "release":
+                ledger.release(name)
+            case "resize":
+                total, before = _TOTAL - Resources(vcpu=number, memory_mib=0), ledger.total
+                assert ledger.resize(total) == (total != before)
+            case "withhold":
+                assert ledger.withhold(amount) == (amount.memory_mib != withheld_mib)
+                withheld_mib = amount.memory_mib
+        booked_mib = sum(need.memory_mib for need in ledger.booked.values())
+        booked_vcpu = sum(need.vcpu for need in ledger.booked.values())
+        assert ledger.free.memory_mib == ledger.total.memory_mib - booked_mib - withheld_mib
+        assert ledger.free.vcpu == ledger.total.vcpu - booked_vcpu
