@@ -21,6 +21,9 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
 
 CONSOLE_CHARDEV: Final = "console"
 _ANSWER_WITHIN_S: Final = 5.0
+# From one look at the guest to the next. A guest that is at peace causes a few, and one that means
+# harm 70,000 a second, which nobody could read beside his work.
+_MAX_EVENTS: Final = 500
 
 
 class MonitorLost(FleetcastError):
@@ -28,20 +31,25 @@ class MonitorLost(FleetcastError):
 
 
 class Monitor:
-    """A connection to one QEMU. changed: called when the guest's run state may have changed."""
+    """A connection to one QEMU, which breaks off when its guest causes too many events."""
 
-    def __init__(self, client: QMPClient) -> None:
+    def __init__(self, client: QMPClient, changes: _Changes) -> None:
         self._client = client
+        self._changes = changes
 
     @classmethod
     async def connect(
         cls, socket: Path, *, changed: Callable[[], None], within_s: float = _ANSWER_WITHIN_S
     ) -> Monitor:
-        """Connect; one at a time is served, others wait. Raises MonitorLost."""
+        """Connect; one at a time is served, others wait.
+
+        changed: called when the guest's run state may have changed. Raises MonitorLost.
+        """
         client = QMPClient()
         # It would keep every event for ever, and a guest can make as many as it likes.
         client.events.event_filter = lambda _: False
-        client.register_listener(_Changes(changed))
+        changes = _Changes(changed)
+        client.register_listener(changes)
         try:
             folder = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)
             try:
@@ -53,7 +61,7 @@ class Monitor:
                 os.close(folder)
         except (QMPError, OSError, TimeoutError) as problem:
             raise MonitorLost(f"no monitor: {problem!r}") from problem
-        return cls(client)
+        return cls(client, changes)
 
     @property
     def is_connected(self) -> bool:
@@ -62,6 +70,7 @@ class Monitor:
 
     async def run_state(self) -> str:
         """Return QEMU's run state: running, paused, shutdown, guest-panicked or another."""
+        self._changes.seen_n = 0
         return str((await self._execute("query-status"))["status"])
 
     async def press_power_button(self) -> None:
@@ -101,12 +110,17 @@ class Monitor:
 
 
 class _Changes(EventListener):
-    """Passes on that something has happened, and keeps nothing."""
+    """Passes on that something has happened, and keeps nothing. seen_n: events of any kind."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(("SHUTDOWN", "GUEST_PANICKED", "STOP", "RESUME"))
         self._changed = changed
+        self.seen_n = 0
 
     async def put(self, event: Message) -> None:
+        self.seen_n += 1
+        if self.seen_n > _MAX_EVENTS:
+            # The client breaks off on it. QEMU keeps nothing for who isn't there.
+            raise QMPError("the guest causes too many events")
         if self.accept(event):
             self._changed()

@@ -39,6 +39,8 @@ _NOT_YET: Final = (None, _UNKNOWN, "prelaunch")
 
 _LOOK_EVERY_S: Final = 5.0
 _COME_UP_EVERY_S: Final = 0.02
+_COME_UP_SLOWER: Final = 1.2
+_COME_UP_AT_LEAST_EVERY_S: Final = 1.0
 _PRESS_AGAIN_S: Final = 2.0
 _END_SEEN_WITHIN_S: Final = 0.1
 _QUIT_WITHIN_S: Final = 20.0
@@ -77,13 +79,15 @@ class RunningGuest:
         """Wait until a QEMU that was just begun runs its guest. Raises BootFailed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
+        pause_s = _COME_UP_EVERY_S
         while self.run_state in _NOT_YET:
-            if await self.process.ended(within_s=_COME_UP_EVERY_S):
+            if await self.process.ended(within_s=pause_s):
                 raise BootFailed(f"QEMU has ended: {last_words(self._folder)}")
             if loop.time() > deadline:
                 raise BootFailed(f"QEMU doesn't run its guest after {within_s:.0f} s")
             with contextlib.suppress(MonitorLost):
                 await self._look()
+            pause_s = min(pause_s * _COME_UP_SLOWER, _COME_UP_AT_LEAST_EVERY_S)
         self.follow()
 
     def follow(self) -> None:
