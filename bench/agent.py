@@ -8,8 +8,6 @@ packages that make the image, those figures are left out, and that is said.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import shutil
 import statistics
 import tempfile
@@ -18,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
-from bench.lone_agent import IMAGE_ID, lone_agent
+from bench.lone_agent import lone_agent
 from bench.report import FOLDER, Figure, publish
 from fleetcast.instance_types import ec2_catalogue
-from fleetcast.local.guest_image import build_guest_image
 from fleetcast.local.nats_server import nats_server
+from fleetcast.local.qemu_guests import write_image_catalogue
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -123,17 +119,17 @@ async def _filled(instance_types: Sequence[str]) -> _Filled:
 
 async def _beside_guests() -> list[Figure]:
     with nats_server() as server, tempfile.TemporaryDirectory(dir=FOLDER) as name:
-        folder = Path(name)
+        folder, catalogue = Path(name), Path(name) / "images.toml"
+        write_image_catalogue(catalogue)
         settings = {
             "driver": "qemu",
             "instance_types": [_TINY],
             "own_instance_types": [{"name": _TINY, "vcpu": 1, "memory_mib": _TINY_MIB}],
             "capacity.vcpu_per_core": 16,
-            "images.catalogue": str(_image_catalogue(folder)),
+            "images.catalogue": str(catalogue),
             "qemu.shutdown_timeout_s": 1,
         }
         async with lone_agent(folder, server.url, settings) as agent:
-            _run_as_if_elsewhere()
             overhead = await _overhead(agent, folder / "state" / "guests")
             idle_s: list[float] = []
             busy_s: list[float] = []
@@ -155,17 +151,6 @@ async def _beside_guests() -> list[Figure]:
         _quotient("accept_busy_over_idle_p99", busy_s, idle_s, 99, f"p99 {about}"),
         *overhead,
     ]
-
-
-def _run_as_if_elsewhere() -> None:
-    """Have guests take no CPU from who asks and from NATS, which other machines are for."""
-    servers = [one for one in psutil.Process().children() if "nats-server" in one.name()]
-    threads = [thread.id for server in servers for thread in server.threads()]
-    try:
-        for thread in (0, *threads):
-            os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        print("not root: guests also hold up who asks, and the NATS server")
 
 
 async def _accept_latencies_s(agent: LoneAgent) -> list[float]:
@@ -224,18 +209,6 @@ def _beside_its_memory_mib(pid: int, memory_mib: int) -> float:
     if beside_kib == total_kib:
         raise RuntimeError("the guest's memory was not found among its QEMU's mappings")
     return beside_kib / 1024
-
-
-def _image_catalogue(folder: Path) -> Path:
-    image = build_guest_image()
-    checksum = hashlib.sha256(image.read_bytes()).hexdigest()
-    path = folder / "images.toml"
-    path.write_text(
-        f'[[image]]\nid = "{IMAGE_ID}"\npath = "{image}"\nsha256 = "{checksum}"\n'
-        'format = "raw"\narchitecture = "x86_64"\nfirmware = "bios"\n',
-        encoding="utf-8",
-    )
-    return path
 
 
 def _quotient(

@@ -18,6 +18,7 @@ import psutil
 
 from fleetcast import messages
 from fleetcast.local.conditions import wait_until
+from fleetcast.local.qemu_guests import IMAGE_ID, end_guests
 from fleetcast.subjects import (
     NodeAction,
     RegionAction,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 NODE: Final = "n1"
 REGION: Final = "bench-1"
-IMAGE_ID: Final = "ami-0123456789abcdef0"
 _READY_WITHIN_S: Final = 60
 _ANSWER_WITHIN_S: Final = 10.0
 
@@ -140,8 +140,9 @@ async def lone_agent(
             *_command(config),
             stderr=written,
             stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # as a service: it shares its CPU time with nobody
+            start_new_session=True,
         )
+    _weigh_as_its_unit_does(process.pid)
     try:
         if not await asyncio.to_thread(wait_until, lambda: _is_ready(log), _READY_WITHIN_S):
             raise RuntimeError(f"the agent was not ready in time: {log.read_text()[-2000:]}")
@@ -154,6 +155,15 @@ async def lone_agent(
         if process.returncode is None:
             process.terminate()
         await process.wait()
+        end_guests(folder)  # which outlive their agent
+
+
+def _weigh_as_its_unit_does(pid: int) -> None:
+    """Give its session ten times the CPU of others', as CPUWeight=1000 does for the service."""
+    try:
+        Path(f"/proc/{pid}/autogroup").write_text("-10", encoding="ascii")
+    except OSError as problem:
+        print(f"the agent has no more weight than others: {problem.strerror}")
 
 
 def _command(config: Path) -> Sequence[str]:
