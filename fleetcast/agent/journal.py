@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _LOCK_TIMEOUT_S: Final = 1
-# 4 KiB each. One burst may add to it what a single transaction holds. More would be copied longer.
-_CHECKPOINT_PAGES: Final = 250
+# 4 KiB each. One burst may add to it what a single transaction holds. More would be copied longer,
+# and with fewer, one launch of a hundred waits for a copy.
+_CHECKPOINT_PAGES: Final = 500
 _LOG_BYTES: Final = 4_200 * _CHECKPOINT_PAGES
 # Raise it with a change after which an older agent would misread the file.
 _FORM: Final = 1
