@@ -142,7 +142,6 @@ async def lone_agent(
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
-    _weigh_as_its_unit_does(process.pid)
     try:
         if not await asyncio.to_thread(wait_until, lambda: _is_ready(log), _READY_WITHIN_S):
             raise RuntimeError(f"the agent was not ready in time: {log.read_text()[-2000:]}")
@@ -156,14 +155,6 @@ async def lone_agent(
             process.terminate()
         await process.wait()
         end_guests(folder)  # which outlive their agent
-
-
-def _weigh_as_its_unit_does(pid: int) -> None:
-    """Give its session ten times the CPU of others', as CPUWeight=1000 does for the service."""
-    try:
-        Path(f"/proc/{pid}/autogroup").write_text("-10", encoding="ascii")
-    except OSError as problem:
-        print(f"the agent has no more weight than others: {problem.strerror}")
 
 
 def _command(config: Path) -> Sequence[str]:

@@ -14,6 +14,7 @@ import click
 
 from fleetcast.agent.daemon import Agent, end_all_other_tasks
 from fleetcast.agent.log_lines import log_json_lines
+from fleetcast.agent.priority import run_ahead_of_guests
 from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.settings import AgentSettings, read_settings
 from fleetcast.errors import FleetcastError
@@ -49,6 +50,9 @@ async def _serve(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await Agent(settings, ServiceManager.of(os.environ)).run(stop)
+        agent = Agent(settings, ServiceManager.of(os.environ))
+        if not settings.is_simulated:
+            run_ahead_of_guests()
+        await agent.run(stop)
     finally:
         await end_all_other_tasks()
