@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fleetcast.agent.drivers import CONSOLE_BYTES
@@ -50,6 +51,11 @@ def test_a_record_that_cannot_be_read_is_none(folder: GuestFolder) -> None:
     assert folder.read_record() is None
 
 
+def test_the_record_of_another_guest_is_none(folder: GuestFolder) -> None:
+    folder.write_record(msgspec.structs.replace(_RECORD, guest=small_guest(2)))
+    assert folder.read_record() is None
+
+
 def test_what_else_lies_among_the_folders_is_no_guest(tmp_path: Path) -> None:
     folders = GuestFolders(tmp_path)
     folders.of("i-01234567").make()
@@ -64,6 +70,28 @@ def test_a_removed_folder_may_be_removed_again(folder: GuestFolder) -> None:
     for _ in range(2):
         folder.remove()
         assert not folder.path.exists()
+
+
+def test_a_folder_is_removed_with_what_others_have_put_there(folder: GuestFolder) -> None:
+    folder.write_record(_RECORD)
+    (folder.path / "notes" / "old").mkdir(parents=True)
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_what_a_link_in_place_of_a_folder_leads_to_is_no_guests(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    kept = tmp_path / "elsewhere" / "kept"
+    kept.touch()
+    folders = GuestFolders(tmp_path / "guests")
+    folder = folders.of("i-01234567")
+    folder.path.symlink_to(tmp_path / "elsewhere")
+    assert list(folders) == []
+    with pytest.raises(NotADirectoryError):
+        folder.make()
+    folder.remove()
+    assert not folder.path.is_symlink()
+    assert kept.exists()
 
 
 def test_the_end_of_a_console_is_kept_in_a_file_that_stays_small(folder: GuestFolder) -> None:

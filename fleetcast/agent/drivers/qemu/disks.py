@@ -7,15 +7,23 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from fleetcast.agent.drivers import BootFailed
-from fleetcast.agent.drivers.qemu.guest_folder import sync_folder
+from fleetcast.agent.drivers.qemu.guest_folder import ImageFormat, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, ImageFormat
+    from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder
 
-_MAKE_WITHIN_S: Final = 60
+_RUN_WITHIN_S: Final = 60
+
+
+class _DiskInfo(msgspec.Struct):
+    """What qemu-img tells of a disk."""
+
+    image_format: ImageFormat = msgspec.field(name="backing-filename-format")
 
 
 async def make_root_disk(
@@ -32,6 +40,15 @@ async def make_root_disk(
         *(str(new), str(size_bytes)),
     )
     await asyncio.to_thread(_put_in_place, new, folder.disk)
+
+
+async def format_of_image(image_tool: Path, folder: GuestFolder) -> ImageFormat:
+    """Return what the disk says of the image that it was made on. Raises BootFailed."""
+    asked = (str(image_tool), "info", "--output=json", "-f", "qcow2", str(folder.disk))
+    try:
+        return msgspec.json.decode(await _run(*asked), type=_DiskInfo).image_format
+    except msgspec.MsgspecError as problem:
+        raise BootFailed(f"its disk can't be used: {problem}") from problem
 
 
 def copy_uefi_variables(template: Path, folder: GuestFolder) -> None:
@@ -61,23 +78,25 @@ def _put_in_place(new: Path, path: Path) -> None:
         raise BootFailed(f"its disk can't be made: {problem.strerror}") from problem
 
 
-async def _run(*command: str) -> None:
+async def _run(*command: str) -> bytes:
+    """Return what qemu-img says. Raises BootFailed."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as problem:
         raise BootFailed(f"{command[0]} can't be started: {problem.strerror}") from problem
     try:
-        _, said = await asyncio.wait_for(process.communicate(), _MAKE_WITHIN_S)
+        said, complaint = await asyncio.wait_for(process.communicate(), _RUN_WITHIN_S)
     except TimeoutError as problem:
-        raise BootFailed(f"{command[0]} has not ended in {_MAKE_WITHIN_S} s") from problem
+        raise BootFailed(f"{command[0]} has not ended in {_RUN_WITHIN_S} s") from problem
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise BootFailed(f"its disk can't be made: {said.decode(errors='replace').strip()}")
+        raise BootFailed(f"its disk can't be used: {complaint.decode(errors='replace').strip()}")
+    return said

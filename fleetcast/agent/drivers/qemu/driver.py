@@ -17,8 +17,8 @@ import msgspec
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.command_line import TRANSLATED_MIB, QemuHost, command_line
 from fleetcast.agent.drivers.qemu.console_file import read_console
-from fleetcast.agent.drivers.qemu.disks import copy_uefi_variables, make_root_disk
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, GuestFolders, GuestRecord
+from fleetcast.agent.drivers.qemu.guest_making import make_ready
 from fleetcast.agent.drivers.qemu.guest_use import guest_uses
 from fleetcast.agent.drivers.qemu.monitor import MonitorLost
 from fleetcast.agent.drivers.qemu.qemu_output import last_words
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
     from fleetcast.agent.gpu_assignments import GpuAssignments
     from fleetcast.agent.guest_processes import GuestProcesses
-    from fleetcast.agent.images import Images, LocalImage
+    from fleetcast.agent.images import Images
     from fleetcast.instance_types import InstanceType
     from fleetcast.messages import LaunchRequest
 
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 _COME_UP_WITHIN_S: Final = 300.0
 _DISK_FREE_WITHIN_S: Final = 10.0
 _POLL_S: Final = 0.05
+# Who asks for a console waits for a second. A QEMU that doesn't answer leaves what was before.
+_CONSOLE_WITHIN_S: Final = 0.5
 # An instance that is terminated may say its last words; nobody waits for more.
 _LAST_WORDS_S: Final = 10.0
 
@@ -114,11 +116,11 @@ class QemuDriver:
                 return
             await self._end(running)
         folder = self._folders.of(guest.instance_id)
-        is_new = not folder.disk.exists()
+        is_new = not folder.is_used
         try:
             addresses = self._gpus.assign(guest.instance_id, guest.gpus)
             guest = msgspec.structs.replace(guest, gpu_addresses=addresses)
-            record = await self._make_ready(guest, folder)
+            record = await make_ready(guest, folder, images=self._images, host=self._host)
             await self._start(record, folder)
         except BootFailed:
             if is_new:
@@ -128,29 +130,6 @@ class QemuDriver:
             if is_new:
                 await self.destroy(guest.instance_id)
             raise BootFailed(f"its files can't be written: {problem.strerror}") from problem
-
-    async def _make_ready(self, guest: Guest, folder: GuestFolder) -> GuestRecord:
-        """Let all that QEMU opens be there. The disk comes last: with it, the guest is made."""
-        folder.make()
-        known = folder.read_record()
-        if known is not None and folder.disk.exists():
-            record = msgspec.structs.replace(known, guest=guest)
-            if record != known:
-                await to_its_end(asyncio.to_thread(folder.write_record, record))
-            return record
-        image = await self._images.link(guest.image_id, folder.image)
-        return await to_its_end(self._make(guest, folder, image))
-
-    async def _make(self, guest: Guest, folder: GuestFolder, image: LocalImage) -> GuestRecord:
-        record = GuestRecord(guest=guest, image_format=image.format, firmware=image.firmware)
-        await asyncio.to_thread(folder.write_record, record)
-        if record.firmware == "uefi":
-            await asyncio.to_thread(copy_uefi_variables, self._host.uefi_variables, folder)
-        asked_bytes = (guest.root_disk_gib or 0) * 2**30
-        size_bytes = max(asked_bytes, image.virtual_size_bytes)
-        tool = self._host.image_tool
-        await make_root_disk(tool, folder, image_format=image.format, size_bytes=size_bytes)
-        return record
 
     async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
         running = None
@@ -186,6 +165,9 @@ class QemuDriver:
             memory_max_mib=guest.memory_mib + self.overhead_mib(guest.memory_mib) + _SLACK_MIB,
             vcpu=guest.vcpu,
         )
+        found = self._running.get(guest.instance_id)
+        if found is not None and found.process.pid == pid:
+            return found  # by who has asked for its console meanwhile
         process = QemuProcess.of_pid(pid)
         if process is None:
             raise BootFailed(f"QEMU has ended: {last_words(folder)}")
@@ -243,11 +225,17 @@ class QemuDriver:
         """Return the end of its console, of now if its QEMU answers."""
         running = await self._find(instance_id)
         if running is not None:
-            try:
-                await running.save_console()
-            except MonitorLost as lost:
-                _log.info("console of before", extra={"instance": instance_id, "why": str(lost)})
+            # Not cut off: what QEMU has given out is nowhere else.
+            saving = asyncio.create_task(self._save_console(running))
+            await asyncio.wait([saving], timeout=_CONSOLE_WITHIN_S)
         return read_console(self._folders.of(instance_id).console)
+
+    async def _save_console(self, running: RunningGuest) -> None:
+        try:
+            await running.save_console()
+        except MonitorLost as lost:
+            extra = {"instance": running.instance_id, "why": str(lost)}
+            _log.info("console of before", extra=extra)
 
     async def next_end(self) -> GuestEnd:
         """Wait for the next guest that ends without being told to."""
@@ -257,7 +245,9 @@ class QemuDriver:
         """Take over all guests whose QEMU is there, and return them."""
         if self._upkeep is None:
             self._upkeep = asyncio.create_task(self._images.keep_current())
-        found = await asyncio.gather(*(self._take_over(folder) for folder in self._folders))
+        found = await asyncio.gather(
+            *(self._take_over_if_it_can(folder) for folder in self._folders)
+        )
         return {guest.instance_id: guest for guest in found if guest is not None}
 
     async def in_use(self) -> Mapping[str, GuestUse]:
@@ -273,6 +263,14 @@ class QemuDriver:
         running, self._running = self._running, {}
         await asyncio.gather(*(one.leave() for one in running.values()))
         await self._network.close()
+
+    async def _take_over_if_it_can(self, folder: GuestFolder) -> Guest | None:
+        try:
+            return await self._take_over(folder)
+        except OSError as problem:  # of one guest's files: the others must not wait for it
+            extra = {"instance": folder.instance_id, "why": str(problem)}
+            _log.error("guest not taken over", extra=extra)
+            return None
 
     async def _take_over(self, folder: GuestFolder) -> Guest | None:
         running = await self._find(folder.instance_id)

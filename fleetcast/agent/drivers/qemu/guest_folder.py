@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
@@ -50,16 +51,24 @@ class GuestFolder:
         self.console = path / "console.log"
         self._record = path / "guest.json"
 
+    @property
+    def is_used(self) -> bool:
+        """Say whether a QEMU has been begun on its disk, or could be."""
+        return self.disk.exists() or self.output.exists()
+
     def make(self) -> None:
-        """Let the folder be there."""
+        """Let the folder be there. Raises OSError."""
         self.path.mkdir(mode=0o700, exist_ok=True)
+        if self.path.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "the guest's folder is a link")
 
     def read_record(self) -> GuestRecord | None:
-        """Return what `write_record` wrote; None if there is none, or nothing that can be read."""
+        """Return what `write_record` wrote; None if there is none that is this guest's."""
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=GuestRecord)
+            record = msgspec.json.decode(self._record.read_bytes(), type=GuestRecord)
         except (OSError, msgspec.MsgspecError):
             return None
+        return record if record.guest.instance_id == self.instance_id else None
 
     def write_record(self, record: GuestRecord) -> None:
         """Keep the record, whole or not at all, whatever happens to the agent or the host."""
@@ -74,9 +83,11 @@ class GuestFolder:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; the record goes last, so that a crash shows."""
+        if self.path.is_symlink():
+            self.path.unlink()  # where it leads to is nothing of ours
         while self.path.is_dir():
             for path in (*self._others(), self._record):
-                path.unlink(missing_ok=True)
+                _remove(path)
             try:
                 self.path.rmdir()
             except OSError as problem:
@@ -104,8 +115,15 @@ class GuestFolders:
     def __iter__(self) -> Iterator[GuestFolder]:
         """Go through all that are there."""
         for path in sorted(self._root.glob("i-*")):
-            if _INSTANCE_ID.fullmatch(path.name) and path.is_dir():
+            if _INSTANCE_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 yield GuestFolder(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
