@@ -79,7 +79,7 @@ async def _all_types() -> list[Figure]:
         Figure(
             key="rearm_cpu_worst_ms",
             value=round(max(rearming_ms), 2),
-            about="the same, the launch with which most types lose their room",
+            about="the same, after the launch with which most types are armed anew",
         ),
     ]
 
