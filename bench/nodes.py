@@ -21,7 +21,7 @@ import nats
 
 from bench.report import FOLDER
 from fleetcast import messages
-from fleetcast.agent.capacity_settings import CapacitySettings
+from fleetcast.agent.capacity.settings import CapacitySettings
 from fleetcast.agent.daemon import Agent
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.log_lines import log_json_lines

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast import messages
-from fleetcast.agent.capacity_report import CapacityReport
+from fleetcast.agent.capacity.host_load import HostLoad
+from fleetcast.agent.capacity.ledger import Ledger
+from fleetcast.agent.capacity.report import CapacityReport
+from fleetcast.agent.capacity.served_types import ServedTypes
 from fleetcast.agent.cordon import Cordon
 from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers import BootFailed, Guest
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
-from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal
 from fleetcast.agent.launches import LaunchDesk
-from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
-from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue

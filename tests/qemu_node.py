@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final
 
+from fleetcast.agent.capacity.gpu_assignments import GpuAssignments
 from fleetcast.agent.drivers import Guest
 from fleetcast.agent.drivers.qemu.driver import QemuDriver
 from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
 from fleetcast.agent.drivers.qemu.host import find_host
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
-from fleetcast.agent.gpu_assignments import GpuAssignments
 from fleetcast.agent.guest_processes import guest_processes
 from fleetcast.agent.images import Images
 from fleetcast.agent.images.settings import ImagesSettings

@@ -9,15 +9,15 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from fleetcast.agent.capacity.ledger import Ledger
+from fleetcast.agent.capacity.served_types import ServedTypes
 from fleetcast.agent.drivers import BootFailed, Guest, GuestEnd, GuestUse
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, open_database
 from fleetcast.agent.launches import LaunchDesk
-from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.owner_actions import OwnerActions
-from fleetcast.agent.served_types import ServedTypes
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.capacity import Resources, resources_of

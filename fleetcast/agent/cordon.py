@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.capacity.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 

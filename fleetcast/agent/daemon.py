@@ -16,28 +16,28 @@ import nats.errors
 from nats.protocol.parser import PERMISSIONS_ERR
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
-from fleetcast.agent.capacity_report import CapacityReport
-from fleetcast.agent.capacity_watch import CapacityWatch
+from fleetcast.agent.capacity.gpu_load import GpuLoad, has_nvidia_driver
+from fleetcast.agent.capacity.gpus import gpus_for_guests
+from fleetcast.agent.capacity.host import Host
+from fleetcast.agent.capacity.host_load import HostLoad
+from fleetcast.agent.capacity.ledger import Ledger
+from fleetcast.agent.capacity.report import CapacityReport
+from fleetcast.agent.capacity.serving import types_to_serve
+from fleetcast.agent.capacity.watch import CapacityWatch
 from fleetcast.agent.cordon import Cordon
 from fleetcast.agent.drain import Drain
 from fleetcast.agent.drivers.choice import make_driver
-from fleetcast.agent.gpu_load import GpuLoad, has_nvidia_driver
-from fleetcast.agent.gpus import gpus_for_guests
 from fleetcast.agent.guests import Guests
 from fleetcast.agent.holds import Holds
-from fleetcast.agent.host import Host
-from fleetcast.agent.host_load import HostLoad
 from fleetcast.agent.instances import Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable
 from fleetcast.agent.launch_subjects import LaunchSubjects
 from fleetcast.agent.launches import LaunchDesk
-from fleetcast.agent.ledger import Ledger
 from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.nats_client import AgentClient
 from fleetcast.agent.node_actions import NodeActions
 from fleetcast.agent.owner_actions import OwnerActions
 from fleetcast.agent.service_manager import ServiceManager
-from fleetcast.agent.serving import types_to_serve
 from fleetcast.agent.set_aside import SetAside
 from fleetcast.agent.tokens import CapacityTokens
 from fleetcast.agent.watchdog import (

@@ -21,10 +21,10 @@ from fleetcast.agent.restarts import EndedGuests
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from fleetcast.agent.capacity.ledger import Ledger
     from fleetcast.agent.drivers import ConsoleOutput, Driver
     from fleetcast.agent.entries import Entry, Fence
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.ledger import Ledger
     from fleetcast.agent.set_aside import SetAside
     from fleetcast.messages import InstanceState
 

@@ -26,10 +26,10 @@ from fleetcast.capacity import Resources
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fleetcast.agent.capacity.ledger import Ledger
     from fleetcast.agent.drivers import Guest
     from fleetcast.agent.entries import Fence
     from fleetcast.agent.journal import Journal
-    from fleetcast.agent.ledger import Ledger
     from fleetcast.messages import InstanceReport, InstanceState
 
 _log = logging.getLogger(__name__)

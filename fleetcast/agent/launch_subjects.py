@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fleetcast.subjects import launch_subject
 
 if TYPE_CHECKING:
-    from fleetcast.agent.ledger import Ledger
-    from fleetcast.agent.served_types import ServedTypes
+    from fleetcast.agent.capacity.ledger import Ledger
+    from fleetcast.agent.capacity.served_types import ServedTypes
 
 
 class LaunchSubjects:

@@ -22,9 +22,9 @@ from fleetcast.errors import InvalidMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fleetcast.agent.capacity.served_types import ServedTypes
     from fleetcast.agent.guests import Guests
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.served_types import ServedTypes
     from fleetcast.agent.set_aside import SetAside
     from fleetcast.instance_types import InstanceType
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from fleetcast.agent.capacity_report import CapacityReport
+    from fleetcast.agent.capacity.report import CapacityReport
     from fleetcast.agent.instances import Instances
 
 _ADDRESS: Final = "127.0.0.1"

@@ -31,7 +31,7 @@ from fleetcast.subjects import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from fleetcast.agent.capacity_report import CapacityReport
+    from fleetcast.agent.capacity.report import CapacityReport
     from fleetcast.agent.drain import Drain
     from fleetcast.agent.holds import Holds
     from fleetcast.agent.instances import Instances

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from fleetcast.agent.capacity_settings import CapacitySettings, GpuSettings, TelemetrySettings
+from fleetcast.agent.capacity.settings import CapacitySettings, GpuSettings, TelemetrySettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.toml_lines import placed

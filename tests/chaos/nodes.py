@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fleetcast.agent.capacity_settings import CapacitySettings
+from fleetcast.agent.capacity.settings import CapacitySettings
 from fleetcast.agent.settings import AgentSettings, NatsSettings
 from tests.chaos.attacked_agents import READY, Attack
 from tests.eventually import eventually

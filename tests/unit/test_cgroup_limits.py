@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetcast.agent.cgroup_limits import CgroupLimits, cgroup_limits
+from fleetcast.agent.capacity.cgroup_limits import CgroupLimits, cgroup_limits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fleetcast.agent.gpu_load import GpuLoad, load_nvml
-from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.capacity.gpu_load import GpuLoad, load_nvml
+from fleetcast.agent.capacity.ledger import Ledger
 from fleetcast.capacity import Resources
 
 _NO_GPUS = Resources(vcpu=8, memory_mib=32_768)

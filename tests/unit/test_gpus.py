@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcast.agent.capacity_settings import GpuSettings
+from fleetcast.agent.capacity.gpu_assignments import GpuAssignments
+from fleetcast.agent.capacity.gpus import NO_GPUS, GpuPool, find_gpus, gpus_for_guests, pool_of
+from fleetcast.agent.capacity.settings import GpuSettings
 from fleetcast.agent.drivers import BootFailed
-from fleetcast.agent.gpu_assignments import GpuAssignments
-from fleetcast.agent.gpus import NO_GPUS, GpuPool, find_gpus, gpus_for_guests, pool_of
 from fleetcast.instance_types import InstanceType, ec2_catalogue
 from tests.agent_parts import a_guest, instance_id
 from tests.pci_tree import AUDIO, BRIDGE, T4, VGA, PciTree

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcast.agent.capacity_settings import CapacitySettings
-from fleetcast.agent.capacity_watch import CapacityWatch
-from fleetcast.agent.cgroup_limits import CgroupLimits
-from fleetcast.agent.drivers import GuestUse
-from fleetcast.agent.host import Host, HostState
-from fleetcast.agent.host_capacity import (
+from fleetcast.agent.capacity.cgroup_limits import CgroupLimits
+from fleetcast.agent.capacity.host import Host, HostState
+from fleetcast.agent.capacity.host_capacity import (
     host_capacity,
     simulated_capacity,
     taken_disk_mib,
     withheld_mib,
 )
-from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.capacity.ledger import Ledger
+from fleetcast.agent.capacity.settings import CapacitySettings
+from fleetcast.agent.capacity.watch import CapacityWatch
+from fleetcast.agent.drivers import GuestUse
 from fleetcast.capacity import Resources
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fleetcast.agent.capacity.ledger import Ledger
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.entries import Entry
 from fleetcast.agent.instances import REMEMBERED_S, Instances, resources_of
 from fleetcast.agent.journal import Journal, JournalUnwritable, open_database
-from fleetcast.agent.ledger import Ledger
 from fleetcast.capacity import Resources
 from tests.agent_parts import (
     EIGHT_VCPU,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcast.agent.ledger import Ledger
+from fleetcast.agent.capacity.ledger import Ledger
 from fleetcast.capacity import Resources
 
 _TOTAL = Resources(vcpu=8, memory_mib=32_768)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fleetcast import messages
+from fleetcast.agent.capacity.ledger import Ledger
+from fleetcast.agent.capacity.served_types import ServedTypes
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.instances import resources_of
-from fleetcast.agent.ledger import Ledger
-from fleetcast.agent.served_types import ServedTypes
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue
 from tests.agent_parts import (

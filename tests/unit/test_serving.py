@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from fleetcast.agent.capacity.gpus import NO_GPUS, GpuPool
+from fleetcast.agent.capacity.serving import host_architecture, types_to_serve
 from fleetcast.agent.drivers.simulated import SimulatedDriver
-from fleetcast.agent.gpus import NO_GPUS, GpuPool
-from fleetcast.agent.serving import host_architecture, types_to_serve
 from fleetcast.agent.settings import AgentSettings
 from fleetcast.capacity import Resources, how_many_fit, resources_of
 from fleetcast.instance_types import InstanceType, ec2_catalogue
@@ -17,7 +17,7 @@ from fleetcast.instance_types import InstanceType, ec2_catalogue
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleetcast.agent.served_types import ServedTypes
+    from fleetcast.agent.capacity.served_types import ServedTypes
 
 _LARGE = Resources(vcpu=64, memory_mib=262_144, gpus=4)
 _HUGE = Resources(vcpu=10_000, memory_mib=10**9, gpus=64)

@@ -32,10 +32,10 @@ def make_driver(
 
 def _qemu_driver(settings: AgentSettings, state_dir: Path, gpu_addresses: Sequence[str]) -> Driver:
     # Here, so that nodes without real guests don't carry what those need.
+    from fleetcast.agent.capacity.gpu_assignments import GpuAssignments  # noqa: PLC0415
     from fleetcast.agent.drivers.qemu.driver import QemuDriver  # noqa: PLC0415
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork  # noqa: PLC0415
     from fleetcast.agent.drivers.qemu.host import find_host  # noqa: PLC0415
-    from fleetcast.agent.gpu_assignments import GpuAssignments  # noqa: PLC0415
     from fleetcast.agent.guest_processes import guest_processes  # noqa: PLC0415
     from fleetcast.agent.images import Images  # noqa: PLC0415
     from fleetcast.agent.key_pairs import KeyPairs  # noqa: PLC0415

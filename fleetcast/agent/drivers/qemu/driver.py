@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from fleetcast.agent.capacity.gpu_assignments import GpuAssignments
     from fleetcast.agent.drivers import Addresses, ConsoleOutput, Guest, GuestEnd, GuestUse
     from fleetcast.agent.drivers.qemu.command_line import Accelerator
     from fleetcast.agent.drivers.qemu.guest_network import GuestNetwork
-    from fleetcast.agent.gpu_assignments import GpuAssignments
     from fleetcast.agent.guest_processes import GuestProcesses
     from fleetcast.agent.images import Images
     from fleetcast.instance_types import InstanceType

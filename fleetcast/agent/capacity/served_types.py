@@ -14,7 +14,7 @@ from fleetcast.capacity import Resources, resources_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.capacity.ledger import Ledger
     from fleetcast.instance_types import InstanceType
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from fleetcast.agent.host_capacity import (
+from fleetcast.agent.capacity.host_capacity import (
     host_capacity,
     simulated_capacity,
     taken_disk_mib,
@@ -17,10 +17,10 @@ from fleetcast.capacity import Resources
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from fleetcast.agent.capacity_settings import CapacitySettings
+    from fleetcast.agent.capacity.host import HostState
+    from fleetcast.agent.capacity.ledger import Ledger
+    from fleetcast.agent.capacity.settings import CapacitySettings
     from fleetcast.agent.drivers import GuestUse
-    from fleetcast.agent.host import HostState
-    from fleetcast.agent.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import platform
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from fleetcast.agent.served_types import ServedTypes
+from fleetcast.agent.capacity.served_types import ServedTypes
 from fleetcast.capacity import resources_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fleetcast.agent.capacity.gpus import GpuPool
     from fleetcast.agent.drivers import Driver
-    from fleetcast.agent.gpus import GpuPool
     from fleetcast.agent.settings import AgentSettings
     from fleetcast.capacity import Resources
     from fleetcast.instance_types import Catalogue, InstanceType

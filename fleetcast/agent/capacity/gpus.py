@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetcast.agent.capacity_settings import GpuSettings
+    from fleetcast.agent.capacity.settings import GpuSettings
     from fleetcast.instance_types import InstanceType
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from fleetcast.agent.cgroup_limits import CgroupLimits, cgroup_limits
+from fleetcast.agent.capacity.cgroup_limits import CgroupLimits, cgroup_limits
 
 if TYPE_CHECKING:
     from pathlib import Path

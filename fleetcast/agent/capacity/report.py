@@ -9,10 +9,10 @@ from fleetcast import __version__, messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetcast.agent.host_load import HostLoad
+    from fleetcast.agent.capacity.host_load import HostLoad
+    from fleetcast.agent.capacity.ledger import Ledger
+    from fleetcast.agent.capacity.served_types import ServedTypes
     from fleetcast.agent.instances import Instances
-    from fleetcast.agent.ledger import Ledger
-    from fleetcast.agent.served_types import ServedTypes
 
 
 class CapacityReport:

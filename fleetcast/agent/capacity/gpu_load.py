@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetcast.agent.ledger import Ledger
+    from fleetcast.agent.capacity.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from fleetcast.capacity import Resources
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fleetcast.agent.capacity_settings import CapacitySettings
+    from fleetcast.agent.capacity.host import HostState
+    from fleetcast.agent.capacity.settings import CapacitySettings
     from fleetcast.agent.drivers import GuestUse
-    from fleetcast.agent.host import HostState
 
 _LEAST_RESERVE_MIB: Final = 1_024
 _RESERVED_PART: Final = 20

@@ -1,0 +1,1 @@
+"""What a node has for instances, what they have taken of it, and which types fit."""
