@@ -126,17 +126,18 @@ async def test_it_stays_closed_over_a_restart(tmp_path: Path, wish: CordonWish) 
 async def test_it_is_on_disk_when_it_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
+    synced: list[str] = []
     fsync = os.fsync
 
     def noted(file: int) -> None:
         fsync(file)
-        synced.append(file)
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
 
-    monkeypatch.setattr(os, "fsync", noted)
     async with unit_node(tmp_path) as node:
+        monkeypatch.setattr(os, "fsync", noted)
         await _asked(node, NodeAction.CORDON)
-        assert len(synced) == 2  # the file, and the folder that names it
+        # The file, and then the folder that names it.
+        assert synced == [str(tmp_path / "cordon.new"), str(tmp_path)]
 
 
 async def test_it_is_answered_when_what_came_before_is_decided(tmp_path: Path) -> None:
