@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,16 +20,19 @@ from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.agent.restarts import EndedGuests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from fleetcast.agent.capacity.ledger import Ledger
-    from fleetcast.agent.drivers import ConsoleOutput, Driver
+    from fleetcast.agent.drivers import ConsoleOutput, Driver, Guest
     from fleetcast.agent.entries import Entry, Fence
     from fleetcast.agent.instances import Instances
     from fleetcast.agent.set_aside import SetAside
     from fleetcast.messages import InstanceState
 
 _log = logging.getLogger(__name__)
+
+# What has failed for no reason that anybody foresaw: a disk that can't be read, say.
+_TRY_AGAIN_S: Final = 30.0
 
 
 class Guests:
@@ -56,12 +60,17 @@ class Guests:
         # Whose entry has changed since their work began; and who is to be rebooted.
         self._due: set[str] = set()
         self._to_reboot: set[str] = set()
-        # Whose boot is under way; and whose of them is to go no further.
-        self._booting: set[str] = set()
+        # In which state there is a point in what is under way; and whose is to go no further.
+        self._only_in: dict[str, InstanceState] = {}
         self._called_off: set[str] = set()
+        self._call_later = call_later
         self._untold: list[Entry] = []
         self._ended = EndedGuests(
-            instances=instances, driver=driver, call_later=call_later, attend=self.attend
+            instances=instances,
+            driver=driver,
+            call_later=call_later,
+            attend=self.attend,
+            boot_again=partial(self._boot_while, "running"),
         )
 
     async def restore(self) -> None:
@@ -116,9 +125,9 @@ class Guests:
             self._due.add(instance_id)
             if instance_id not in self._work:
                 self._work[instance_id] = asyncio.create_task(self._attend(instance_id))
-            elif instance_id in self._booting and not self._in_state(instance_id, "pending"):
-                # It may be waiting for its image, for as long as that takes.
-                self._booting.discard(instance_id)
+            elif self._is_overtaken(instance_id):
+                # It may be waiting for its image, or for a guest that ignores that it is to stop.
+                del self._only_in[instance_id]
                 self._called_off.add(instance_id)
                 self._work[instance_id].cancel()
 
@@ -182,6 +191,7 @@ class Guests:
                 await self._move(instance_id)
         except Exception:  # noqa: BLE001 - the boundary of a task: nobody else would see it
             _log.exception("instance work failed", extra={"instance": instance_id})
+            self._call_later(_TRY_AGAIN_S, partial(self.attend, [instance_id]))
         finally:
             self._due.discard(instance_id)
             del self._work[instance_id]
@@ -204,8 +214,8 @@ class Guests:
                     self._to_reboot.discard(instance_id)  # it starts anew anyway
                 await self._reboot(entry)
             case "stopping":
-                await self._driver.stop(instance_id)
-                await self._finish(instance_id, "stopping", "stopped")
+                if await self._while_in("stopping", instance_id, self._driver.stop(instance_id)):
+                    await self._finish(instance_id, "stopping", "stopped")
             case "shutting-down":
                 await self._driver.destroy(instance_id)
                 await self._finish(instance_id, "shutting-down", "terminated")
@@ -213,29 +223,43 @@ class Guests:
     async def _boot(self, entry: Entry) -> None:
         if entry.is_held:
             return
-        instance_id = entry.guest.instance_id
-        self._booting.add(instance_id)
         try:
-            await self._driver.boot(entry.guest)
+            if not await self._boot_while("pending", entry.guest):
+                return
         except BootFailed as failure:
-            self._booting.discard(instance_id)
             await self._boot_failed(entry, str(failure))
             return
+        self._set_aside.boot_succeeded()
+        if booted := self._in_state(entry.guest.instance_id, "pending"):  # not ended meanwhile
+            self._instances.note(self._instances.moved(booted, "running"))
+            self._tell_running(booted)
+
+    async def _boot_while(self, state: InstanceState, guest: Guest) -> bool:
+        return await self._while_in(state, guest.instance_id, self._driver.boot(guest))
+
+    async def _while_in(
+        self, state: InstanceState, instance_id: str, work: Coroutine[object, object, None]
+    ) -> bool:
+        """Do what has a point only in that state. Return False if it was called off."""
+        self._only_in[instance_id] = state
+        try:
+            await work
         except asyncio.CancelledError:
             if instance_id not in self._called_off:
                 raise
             self._go_on_after_calling_off()
-            return
+            return False
         finally:
-            self._booting.discard(instance_id)
+            self._only_in.pop(instance_id, None)
             self._called_off.discard(instance_id)
-        self._set_aside.boot_succeeded()
-        if booted := self._in_state(instance_id, "pending"):  # not ended while it booted
-            self._instances.note(self._instances.moved(booted, "running"))
-            self._tell_running(booted)
+        return True
+
+    def _is_overtaken(self, instance_id: str) -> bool:
+        state = self._only_in.get(instance_id)
+        return state is not None and not self._in_state(instance_id, state)
 
     def _go_on_after_calling_off(self) -> None:
-        """Take back that this task was cancelled: only the boot in it was meant."""
+        """Take back that this task was cancelled: only what was under way in it was meant."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - each boot is in one
         task.uncancel()

@@ -20,9 +20,9 @@ from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.journal import JournalUnwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from fleetcast.agent.drivers import Driver, GuestEnd
+    from fleetcast.agent.drivers import Driver, Guest, GuestEnd
     from fleetcast.agent.entries import Entry
     from fleetcast.agent.instances import Instances
     from fleetcast.messages import InstanceState
@@ -38,7 +38,8 @@ class EndedGuests:
     """The guests of one node that have ended by themselves.
 
     call_later: calls a function after so many seconds, as an event loop does. attend: has `see_to`
-    called for instances, one call at a time for each.
+    called for instances, one call at a time for each. boot_again: boots a guest, and returns False
+    if that was called off, since its instance is to run no more.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class EndedGuests:
         driver: Driver,
         call_later: Callable[[float, Callable[[], None]], object],
         attend: Callable[[Iterable[str]], None],
+        boot_again: Callable[[Guest], Awaitable[bool]],
     ) -> None:
         self._instances = instances
         self._driver = driver
         self._call_later = call_later
         self._attend = attend
+        self._boot_again = boot_again
         self._untended: dict[str, GuestEnd] = {}
         self._to_restart: set[str] = set()
 
@@ -132,7 +135,8 @@ class EndedGuests:
     async def _restart(self, entry: Entry) -> None:
         instance_id = entry.guest.instance_id
         try:
-            await self._driver.boot(entry.guest)
+            if not await self._boot_again(entry.guest):
+                return
         except BootFailed as failure:
             if not await self._crashed(instance_id, str(failure), is_news=True):
                 self._to_restart.add(instance_id)
