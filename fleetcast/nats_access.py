@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from fleetcast.errors import InvalidConfiguration
 
 _LOOPBACK_HOSTS: Final = {"127.0.0.1", "::1", "localhost"}
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 _CREDENTIALS_HOLD: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 
@@ -23,11 +25,13 @@ def check_nats_url(url: str, *, key: str, credentials_key: str) -> None:
     expected = "tls://host:port (nats:// on loopback only)"
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidConfiguration(key, "is no URL", expected=expected) from error
     more = parts.path.strip("/") or parts.query or parts.fragment
-    if not host or parts.scheme not in {"tls", "nats"} or more:
+    # urlsplit passes over spaces in front, which the client would not.
+    is_clean = url.startswith(("tls://", "nats://")) and host and _HOST.fullmatch(host)
+    if not is_clean or port == 0 or more:
         raise InvalidConfiguration(key, f"is {url!r}", expected=expected)
     if parts.scheme != "tls" and host not in _LOOPBACK_HOSTS:
         raise InvalidConfiguration(key, f"{url!r} is not encrypted", expected=expected)

@@ -40,32 +40,49 @@ memory_mib = 512
 
 from __future__ import annotations
 
-import tomllib
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
 from fleetcast.agent.capacity.settings import CapacitySettings, GpuSettings, TelemetrySettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
-from fleetcast.agent.toml_lines import placed
+from fleetcast.agent.setting_types import AbsolutePath
+from fleetcast.agent.toml_lines import line_of, placed, read_toml
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration, InvalidSubjectToken, UnknownInstanceType
-from fleetcast.instance_types import Catalogue, InstanceType
+from fleetcast.instance_types import Catalogue, InstanceType, ec2_catalogue
 from fleetcast.nats_access import check_nats_url
 from fleetcast.subjects import check_node, check_place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Name = Annotated[str, msgspec.Meta(min_length=1, description="a name")]
+_LONGEST_NAME: Final = 64  # as Linux allows for a host's
+_Node = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=_LONGEST_NAME,
+        description=f'a name of at most {_LONGEST_NAME} characters, such as "n1"',
+    ),
+]
+_Place = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=_LONGEST_NAME,
+        description=f'a name of at most {_LONGEST_NAME} characters, such as "us-east-1"',
+    ),
+]
+_Family = Annotated[str, msgspec.Meta(description='a family, such as "t3"')]
+_TypeName = Annotated[str, msgspec.Meta(description='an instance type, such as "t3.nano"')]
+_Url = Annotated[str, msgspec.Meta(description="tls://host:port (nats:// on loopback only)")]
 
 
 class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the region's NATS is. url: tls://host:port; nats://host:port on loopback."""
 
-    url: Name
-    credentials_file: Name | None = None
+    url: _Url
+    credentials_file: AbsolutePath | None = None
 
     def __post_init__(self) -> None:
         """Refuse a URL that would carry launches in the clear, or that holds a secret."""
@@ -75,16 +92,16 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is told at start. Raises InvalidConfiguration with the key."""
 
-    node: Name
-    region: Name
-    zone: Name | None = None
-    state_dir: Name
+    node: _Node
+    region: _Place
+    zone: _Place | None = None
+    state_dir: AbsolutePath
     driver: Literal["simulated", "qemu"]
-    key_pairs_dir: Name | None = None
-    families: tuple[Name, ...] = ()
-    instance_types: tuple[Name, ...] = ()
-    nats: NatsSettings
-    serve: Literal["all"] | None = None
+    key_pairs_dir: AbsolutePath | None = None
+    families: tuple[_Family, ...] = ()
+    instance_types: tuple[_TypeName, ...] = ()
+    nats: Annotated[NatsSettings, msgspec.Meta(description="a section [nats] with url")]
+    serve: Annotated[Literal["all"], msgspec.Meta(description='"all"')] | None = None
     architecture: Literal["x86_64", "arm64"] | None = None
     cpu_manufacturers: tuple[Literal["Intel", "AMD", "AWS"], ...] = ()
     capacity: CapacitySettings = CapacitySettings()
@@ -95,7 +112,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     qemu: QemuSettings = QemuSettings()
 
     def __post_init__(self) -> None:
-        """Refuse names that can't stand in a NATS subject, and a node that serves nothing."""
+        """Refuse names that can't stand in a NATS subject, and what would have no effect."""
         _check_token("node", self.node, "letters, digits, '-' and '_'")
         _check_token("region", self.region, "a-z, 0-9 and '-'")
         if self.zone is not None:
@@ -105,6 +122,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "families",
                 "and instance_types are both empty: the node would serve nothing",
                 expected='at least one, e.g. families = ["t3"], or serve = "all"',
+            )
+        if self.cpu_manufacturers and self.serve is None:
+            raise InvalidConfiguration(
+                "cpu_manufacturers",
+                "has no effect on families and instance_types",
+                expected='serve = "all" with it',
             )
 
     @property
@@ -149,21 +172,28 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_settings(path: Path) -> AgentSettings:
     """Read agent.toml. Raises InvalidConfiguration naming the file, the line and the key."""
+    values, text = read_toml(_read(path), source=str(path), expected='lines such as node = "n1"')
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        settings = read_struct(values, AgentSettings)
+        settings.served_types(ec2_catalogue())
+    except InvalidConfiguration as problem:
+        raise placed(problem, text, source=str(path)) from problem
+    return settings
+
+
+def placed_in_file(problem: InvalidConfiguration, path: Path) -> InvalidConfiguration:
+    """Return an error that turned up later with the line of agent.toml that it is about, if any."""
+    text = _read(path).decode(errors="replace")
+    return placed(problem, text, source=str(path)) if line_of(text, problem.key) else problem
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as problem:
         raise InvalidConfiguration(
             str(path), f"can't be read: {problem.strerror}", expected="the agent's configuration"
         ) from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InvalidConfiguration(
-            str(path), f"is no TOML: {problem}", expected='lines such as node = "n1"'
-        ) from problem
-    try:
-        return read_struct(values, AgentSettings)
-    except InvalidConfiguration as problem:
-        raise placed(problem, text, source=str(path)) from problem
 
 
 def _check_token(key: str, value: str, allowed: str) -> None:

@@ -1,4 +1,4 @@
-"""Finds the lines of keys in TOML texts, for errors about their values. Pure.
+"""Reads TOML texts, and finds the lines of their keys for errors about their values. Pure.
 
 The reader of the standard library tells lines only of what is no TOML at all.
 """
@@ -6,8 +6,9 @@ The reader of the standard library tells lines only of what is no TOML at all.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from fleetcast.errors import InvalidConfiguration
 
@@ -15,6 +16,26 @@ _NAME: Final = r"[\"']?([\w.-]+)[\"']?"
 _TABLES_ITEM: Final = re.compile(rf"\s*\[\[\s*{_NAME}\s*\]\]")
 _TABLE: Final = re.compile(rf"\s*\[\s*{_NAME}\s*\]")
 _VALUE: Final = re.compile(rf"\s*{_NAME}\s*=")
+
+
+def read_toml(content: bytes, *, source: str, expected: str) -> tuple[dict[str, Any], str]:
+    """Return what a TOML file says, and its text, for `placed`.
+
+    source: what the file is called. expected: lines that are right, for an error.
+    Raises InvalidConfiguration for what is no TOML, with the line.
+    """
+    try:
+        text = content.decode("utf-8-sig")  # some editors put a mark in front
+        return tomllib.loads(text), text
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        wrong = f"is no TOML: not UTF-8 (at line {line})"
+        raise InvalidConfiguration(source, wrong, expected=expected) from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise InvalidConfiguration(source, f"is no TOML: {problem}", expected=expected) from problem
+    except RecursionError:
+        wrong = "is no TOML: nested too deep"
+        raise InvalidConfiguration(source, wrong, expected=expected) from None
 
 
 def placed(problem: InvalidConfiguration, text: str, *, source: str) -> InvalidConfiguration:
@@ -29,7 +50,8 @@ def placed(problem: InvalidConfiguration, text: str, *, source: str) -> InvalidC
 def line_of(text: str, key: str) -> int | None:
     """Return the line, from 1, of a key such as ``image[2].sha256``; None if it isn't found.
 
-    Of a key that is missing, or is inside a value, it is the line of what it is missing from.
+    Of a key that is missing, or is inside a value, it is the line of what it is missing from. Of
+    tables that stand in double brackets and shouldn't, it is the first one's.
     """
     table, found, found_path = "", None, ""
     items: Counter[str] = Counter()
@@ -43,7 +65,8 @@ def line_of(text: str, key: str) -> int | None:
             path = f"{table}.{value[1]}" if table else value[1]
         else:
             continue
-        leads_there = path == key or key.startswith((f"{path}.", f"{path}["))
+        is_it = path in (key, f"{key}[0]")
+        leads_there = is_it or key.startswith((f"{path}.", f"{path}["))
         if leads_there and len(path) > len(found_path):
             found, found_path = number, path
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +90,24 @@ def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
         ("[capacity]", "[images]\ncache_gib = 0\n[capacity]", "images.cache_gib"),
         ("[capacity]", "[images]\nrefresh_s = 1\n[capacity]", "images.refresh_s"),
         ("[capacity]", '[images]\ncatalogue = ""\n[capacity]', "images.catalogue"),
+        ("[capacity]", '[images]\ncatalogue = "a.toml"\n[capacity]', "images.catalogue"),
+        ("[capacity]", '[images]\ncache_dir = "/a\\u0000b"\n[capacity]', "images.cache_dir"),
+        ("[capacity]", "[images]\nrefresh_s = 86401\n[capacity]", "images.refresh_s"),
+        ("[capacity]", '[qemu]\nbridge = "a bridge"\n[capacity]', "qemu.bridge"),
+        ("[capacity]", '[qemu]\nbridge = "more-than-15-letters"\n[capacity]', "qemu.bridge"),
+        ("[capacity]", '[qemu]\nbridge_helper = "helper"\n[capacity]', "qemu.bridge_helper"),
+        ("[capacity]", '[qemu]\nbinary = "/a\\u0000b"\n[capacity]', "qemu.binary"),
+        ("[capacity]", '[qemu]\nuefi_code = ""\n[capacity]', "qemu.uefi_code"),
+        ("[capacity]", "[[qemu]]\n[capacity]", "qemu"),
+        ('"/var/lib/fleetcast"', '"state"', "state_dir"),
+        ('"/var/lib/fleetcast"', '"/a\\u0000b"', "state_dir"),
+        ("[nats]", 'key_pairs_dir = "keys"\n[nats]', "key_pairs_dir"),
+        ("[capacity]", 'credentials_file = "/a\\nb"\n[capacity]', "nats.credentials_file"),
+        ('node = "n1"', f'node = "{"n" * 65}"', "node"),
+        ('region = "us-east-1"', f'region = "{"r" * 65}"', "region"),
+        ("vcpu = 8", "vcpu = 99999999999999999999", "capacity.vcpu"),
+        ("memory_mib = 32768", "memory_mib = 99999999999999999999", "capacity.memory_mib"),
+        ("[nats]", 'cpu_manufacturers = ["AMD"]\n[nats]', "cpu_manufacturers"),
         (
             "[capacity]",
             '[images]\nregion_catalogue = "http://x/images.toml"\n[capacity]',
@@ -97,17 +118,45 @@ def test_a_node_serves_its_families_and_types(tmp_path: Path) -> None:
 def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, good: str, bad: str, key: str) -> None:
     assert good in _GOOD
     with pytest.raises(InvalidConfiguration) as caught:
-        _read(tmp_path, _GOOD.replace(good, bad)).served_types(ec2_catalogue())
+        _read(tmp_path, _GOOD.replace(good, bad, 1))
     assert caught.value.key.rpartition(": ")[2] == key
 
 
-def test_a_wrong_value_is_told_with_its_file_and_line(tmp_path: Path) -> None:
-    wrong = _GOOD.replace("memory_mib = 512", "memory_mib = 0")
+@pytest.mark.parametrize(
+    ("good", "bad", "key"),
+    [
+        ("memory_mib = 512", "memory_mib = 0", "own_instance_types[0].memory_mib"),
+        ('name = "m8a.nano"', 'name = "t3.nano"', "own_instance_types[0].name"),
+        ('instance_types = ["c7g.large"]', 'instance_types = ["c7g.x"]', "instance_types[0]"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_file_and_line(
+    tmp_path: Path, good: str, bad: str, key: str
+) -> None:
+    wrong = _GOOD.replace(good, bad)
     with pytest.raises(InvalidConfiguration) as caught:
         _read(tmp_path, wrong)
-    line = wrong.splitlines().index("memory_mib = 0") + 1
-    place = f"{tmp_path / 'agent.toml'}, line {line}: own_instance_types[0].memory_mib: "
-    assert str(caught.value).startswith(place)
+    line = wrong.splitlines().index(bad) + 1
+    assert str(caught.value).startswith(f"{tmp_path / 'agent.toml'}, line {line}: {key}: ")
+
+
+def test_what_is_wrong_on_the_host_is_told_with_its_line_too(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    blocked = tmp_path / "a-file" / "state"
+    blocked.parent.touch()
+    path.write_text(_GOOD.replace("/var/lib/fleetcast", str(blocked)), encoding="utf-8")
+    ended = subprocess.run(
+        (sys.executable, "-m", "fleetcast.agent", "run", "--config", path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    why = json.loads(ended.stderr)["why"]
+    assert (ended.returncode, why.partition(" can't be made")[0]) == (
+        1,
+        f"{path}, line 4: state_dir: {blocked}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,9 +195,23 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_settings(tmp_path / "agent.toml")
 
 
-@pytest.mark.parametrize("content", [b"node = ", b"\xff\xfe", b'node = "n1"\nnode = "n2"'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"node = ",
+        b"\xff\xfe",
+        b'node = "n1"\nnode = "n2"',
+        b"node = " + b"[" * 9_999 + b"]" * 9_999,
+    ],
+)
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "agent.toml"
     path.write_bytes(content)
     with pytest.raises(InvalidConfiguration, match=r"agent\.toml: is no TOML"):
         read_settings(path)
+
+
+def test_a_mark_that_editors_put_in_front_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(_GOOD, encoding="utf-8-sig")
+    assert read_settings(path).node == "n1"

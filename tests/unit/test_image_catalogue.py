@@ -70,9 +70,21 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"image = " + b"[" * 9_999 + b"]" * 9_999])
+def test_bytes_that_are_no_toml_are_refused(content: bytes) -> None:
     with pytest.raises(InvalidConfiguration, match="is no TOML"):
-        read_catalogue(b"\xff\xfe", source="images.toml", is_own=True)
+        read_catalogue(content, source="images.toml", is_own=True)
+
+
+@pytest.mark.parametrize("more", [" a", "\\u0000", "\\r\\nX: y", "\\t"])
+def test_what_no_request_can_hold_is_refused_in_a_url(more: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"url: has a space or a control character"):
+        _read(_GOOD.replace("https://images.example.com/", f"https://images.example.com/{more}", 1))
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"path: .* an absolute path"):
+        _read(_GOOD.replace('path = "/', 'path = "/\\u0000', 1))
 
 
 def test_a_regions_catalogue_names_no_file_of_a_node() -> None:

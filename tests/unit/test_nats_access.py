@@ -19,7 +19,16 @@ def test_tls_is_allowed_and_plain_nats_on_loopback(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["tls://nats:4222?tls=false", "tls://nats:4222#x", "tls://a:1,tls://b:2", "tls://nats:0x"],
+    [
+        "tls://nats:4222?tls=false",
+        "tls://nats:4222#x",
+        "tls://a:1,tls://b:2",
+        "tls://nats:0x",
+        "tls://nats:0",
+        " tls://nats:4222",
+        "tls://na ts:4222",
+        "tls://na\0ts:4222",
+    ],
 )
 def test_what_is_more_than_a_host_and_a_port_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfiguration, match=r"^url: .*tls://host:port"):

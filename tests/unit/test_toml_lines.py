@@ -37,6 +37,7 @@ id = 1
         ("image[1].sha256", 9),
         ("image[1].sizes[1]", 11),
         ("other.image[0].id", 13),
+        ("image", 7),
         ("image[2].id", None),
         ("zone", None),
         ("", None),

@@ -6,12 +6,26 @@ from typing import Annotated
 
 import msgspec
 
-_FromOne = Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1")]
-_FromZero = Annotated[int, msgspec.Meta(ge=0, description="a whole number from 0")]
-_MiB = Annotated[int, msgspec.Meta(ge=1, description="a whole number of MiB from 1")]
-_ReservedMiB = Annotated[int, msgspec.Meta(ge=0, description="a whole number of MiB from 0")]
-_GiB = Annotated[int, msgspec.Meta(ge=1, description="a whole number of GiB from 1")]
-_ReservedGiB = Annotated[int, msgspec.Meta(ge=0, description="a whole number of GiB from 0")]
+from fleetcast.agent.setting_types import MOST
+
+_FromOne = Annotated[
+    int, msgspec.Meta(ge=1, le=MOST, description=f"a whole number from 1 to {MOST}")
+]
+_FromZero = Annotated[
+    int, msgspec.Meta(ge=0, le=MOST, description=f"a whole number from 0 to {MOST}")
+]
+_MiB = Annotated[
+    int, msgspec.Meta(ge=1, le=MOST, description=f"a whole number of MiB from 1 to {MOST}")
+]
+_ReservedMiB = Annotated[
+    int, msgspec.Meta(ge=0, le=MOST, description=f"a whole number of MiB from 0 to {MOST}")
+]
+_GiB = Annotated[
+    int, msgspec.Meta(ge=1, le=MOST, description=f"a whole number of GiB from 1 to {MOST}")
+]
+_ReservedGiB = Annotated[
+    int, msgspec.Meta(ge=0, le=MOST, description=f"a whole number of GiB from 0 to {MOST}")
+]
 _Ratio = Annotated[float, msgspec.Meta(gt=0, le=64, description="a number above 0, up to 64")]
 
 

@@ -13,19 +13,21 @@ from pathlib import Path
 import click
 
 from fleetcast.agent.daemon import Agent, end_all_other_tasks
+from fleetcast.agent.install.node_files import CONFIG
 from fleetcast.agent.log_lines import log_json_lines
 from fleetcast.agent.priority import run_ahead_of_guests
 from fleetcast.agent.service_manager import ServiceManager
-from fleetcast.agent.settings import AgentSettings, read_settings
-from fleetcast.errors import FleetcastError
+from fleetcast.agent.settings import AgentSettings, placed_in_file, read_settings
+from fleetcast.errors import FleetcastError, InvalidConfiguration
 
 
 @click.command()
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The configuration file, agent.toml.",
+    default=Path(CONFIG),
+    show_default=True,
+    help="The agent's configuration file.",
 )
 def run(config: Path) -> None:
     """Run the agent in the foreground until SIGTERM or SIGINT.
@@ -38,7 +40,11 @@ def run(config: Path) -> None:
     log_json_lines()
     gc.freeze()  # what is loaded by now stays: to look through it all would hold a burst up
     try:
-        asyncio.run(_serve(read_settings(config)))
+        settings = read_settings(config)
+        try:
+            asyncio.run(_serve(settings))
+        except InvalidConfiguration as problem:
+            raise placed_in_file(problem, config) from problem
     except FleetcastError as problem:
         logging.getLogger(__name__).critical("agent stopped", extra={"why": str(problem)})
         sys.exit(1)

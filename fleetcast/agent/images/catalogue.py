@@ -13,14 +13,13 @@ name = "Debian 12"                                   # optional, for people
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from fleetcast.agent.images.urls import check_url
-from fleetcast.agent.toml_lines import placed
+from fleetcast.agent.setting_types import AbsolutePath
+from fleetcast.agent.toml_lines import placed, read_toml
 from fleetcast.configuration import read_struct
 from fleetcast.errors import InvalidConfiguration
 
@@ -57,7 +56,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     format: ImageFormat
     architecture: Architecture
     firmware: Firmware = "bios"
-    path: str | None = None
+    path: AbsolutePath | None = None
     url: str | None = None
     name: str | None = None
 
@@ -67,10 +66,6 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfiguration("url", both, expected="one of them")
         if self.url is not None:
             check_url(self.url, key="url")
-        if self.path is not None and not PurePosixPath(self.path).is_absolute():
-            raise InvalidConfiguration(
-                "path", f"is {self.path!r}", expected="an absolute path on the node"
-            )
         if self.architecture == "arm64" and self.firmware == "bios":
             raise InvalidConfiguration(
                 "firmware", "is bios, which arm64 doesn't have", expected='firmware = "uefi"'
@@ -92,13 +87,9 @@ def read_catalogue(text: bytes, *, source: str, is_own: bool) -> Catalogue:
     source: what errors call it. is_own: whether it is the node's own, which may name its files.
     Raises InvalidConfiguration with the source, the line and the key.
     """
-    try:
-        decoded = text.decode()
-        values = tomllib.loads(decoded)
-    except ValueError as problem:  # tomllib's and the decoder's errors are ValueErrors
-        raise InvalidConfiguration(
-            source, f"is no TOML: {problem}", expected='tables such as [[image]] id = "ami-…"'
-        ) from problem
+    values, decoded = read_toml(
+        text, source=source, expected='tables such as [[image]] with id = "ami-…"'
+    )
     try:
         return _by_id(read_struct(values, _File).image, is_own=is_own)
     except InvalidConfiguration as problem:

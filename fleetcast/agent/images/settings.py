@@ -7,8 +7,13 @@ from typing import Annotated
 import msgspec
 
 from fleetcast.agent.images.urls import check_url
+from fleetcast.agent.setting_types import MOST, AbsolutePath
 
-Text = Annotated[str, msgspec.Meta(min_length=1, description="a path")]
+_Url = Annotated[str, msgspec.Meta(description="https://host/path or s3://bucket/key")]
+_RefreshS = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="seconds, from 10 to 86400")]
+_CacheGib = Annotated[
+    int, msgspec.Meta(ge=1, le=MOST, description=f"a whole number of GiB from 1 to {MOST}")
+]
 
 
 class ImagesSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,11 +24,11 @@ class ImagesSettings(msgspec.Struct, frozen=True, kw_only=True):
     images may take of the disk; none is larger than that.
     """
 
-    catalogue: Text = "/etc/fleetcast/images.toml"
-    region_catalogue: Text | None = None
-    refresh_s: Annotated[int, msgspec.Meta(ge=10, description="seconds, from 10")] = 300
-    cache_dir: Text | None = None
-    cache_gib: Annotated[int, msgspec.Meta(ge=1, description="a whole number of GiB from 1")] = 50
+    catalogue: AbsolutePath = "/etc/fleetcast/images.toml"
+    region_catalogue: _Url | None = None
+    refresh_s: _RefreshS = 300
+    cache_dir: AbsolutePath | None = None
+    cache_gib: _CacheGib = 50
 
     def __post_init__(self) -> None:
         """Refuse a URL that would not be encrypted, or that holds a password."""

@@ -21,6 +21,11 @@ def check_url(url: str, *, key: str) -> None:
         has_place = bool(parts.hostname) and parts.port != 0 and len(parts.path) > 1
     except ValueError as problem:
         raise InvalidConfiguration(key, f"is no URL: {problem}", expected=_EXPECTED) from None
+    if any(one.isspace() or not one.isprintable() for one in url):
+        # urlsplit drops some of them; the connection would refuse the others at each fetch.
+        raise InvalidConfiguration(
+            key, "has a space or a control character", expected=f"{_EXPECTED}; %20 for a space"
+        )
     if parts.scheme not in {"https", "s3"}:
         scheme = parts.scheme or "no scheme"
         raise InvalidConfiguration(key, f"is a URL of {scheme}", expected=_EXPECTED)

@@ -7,7 +7,6 @@ of an image, and gives them their owners, when it first boots.
 from __future__ import annotations
 
 import shutil
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from fleetcast.agent.install.node_files import (
     write_node_files,
 )
 from fleetcast.agent.install.tree import MANIFEST, InstallFailed, Tree
+from fleetcast.agent.toml_lines import read_toml
 from fleetcast.nats_access import is_credentials_file
 
 if TYPE_CHECKING:
@@ -173,10 +173,7 @@ class Installation:
 
 
 def _has_bridge(configuration: bytes) -> bool:
-    try:
-        values = tomllib.loads(configuration.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InstallFailed(f"{CONFIG} is no TOML: {problem}") from problem
+    values, _ = read_toml(configuration, source=CONFIG, expected='lines such as node = "n1"')
     qemu = values.get("qemu")
     return isinstance(qemu, dict) and bool(qemu.get("bridge"))
 

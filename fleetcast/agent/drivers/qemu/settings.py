@@ -6,9 +6,24 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fleetcast.agent.setting_types import AbsolutePath
 from fleetcast.errors import InvalidConfiguration
 
-Text = Annotated[str, msgspec.Meta(min_length=1, description="a path or a name")]
+_Program = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\x00-\x1f\x7f]+\Z",
+        description='a program, such as "/usr/bin/qemu-system-x86_64"',
+    ),
+]
+# As Linux names network interfaces. Source: dev_valid_name() in the kernel's net/core/dev.c.
+_Interface = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\s/:\x00-\x1f\x7f]{1,15}\Z",
+        description='a network interface, such as "br0"',
+    ),
+]
 
 
 class QemuSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,16 +36,16 @@ class QemuSettings(msgspec.Struct, frozen=True, kw_only=True):
     uefi_code, uefi_variables: the firmware of UEFI images; None: where Debian has it.
     """
 
-    binary: Text | None = None
+    binary: _Program | None = None
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     shutdown_timeout_s: Annotated[
         float, msgspec.Meta(ge=1, le=3600, description="seconds, from 1 to 3600")
     ] = 60.0
-    bridge: Text | None = None
-    bridge_helper: Text = "/usr/lib/qemu/qemu-bridge-helper"
+    bridge: _Interface | None = None
+    bridge_helper: AbsolutePath = "/usr/lib/qemu/qemu-bridge-helper"
     internet: bool = False
-    uefi_code: Text | None = None
-    uefi_variables: Text | None = None
+    uefi_code: AbsolutePath | None = None
+    uefi_variables: AbsolutePath | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would have no effect."""
