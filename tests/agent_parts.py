@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -359,6 +360,12 @@ def make_journal_accept(state_dir: Path) -> None:
     with contextlib.closing(sqlite3.connect(state_dir / "journal.sqlite")) as database:
         database.execute("DROP TRIGGER disk_full")
         database.commit()
+
+
+def let_journal_write(journal: Journal) -> None:
+    """Give the disk room again under a journal that is open."""
+    drop = partial(journal._database.execute, "DROP TRIGGER disk_full")  # noqa: SLF001 - it has the lock
+    journal._thread.submit(drop).result()  # noqa: SLF001 - SQLite's connections keep to a thread
 
 
 class HeldUpJournal:
