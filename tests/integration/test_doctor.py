@@ -7,6 +7,7 @@ import base64
 import json
 import stat
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,17 +15,19 @@ from click.testing import CliRunner
 
 from fleetcast.agent.command import main
 from fleetcast.agent.doctor.examination import examine
+from fleetcast.agent.doctor.guest_checks import check_bridge, check_images, check_key_pairs
 from fleetcast.agent.doctor.host_checks import check_qemu, check_state_dir, check_user
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
+from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.install import service_user
 from tests.agent_parts import instance_id
 from tests.agent_process import AgentProcess, Requester
+from tests.image_server import an_image, catalogue_text
 from tests.nats_process import NatsProcess
 from tests.tls_endpoint import write_certificate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from fleetcast.agent.doctor.finding import Finding
 
@@ -261,6 +264,15 @@ def test_a_file_that_the_agents_user_can_not_read_fails(
     _fails(check_user([tmp_path / "agent.toml"]), "can't r", "chmod")
 
 
+async def test_a_configuration_may_be_named_from_where_one_is(
+    tmp_path: Path, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _config(tmp_path, server.url)
+    monkeypatch.chdir(tmp_path)
+    found = (await _examined(Path(config.name)))["user"]
+    assert found.state == "ok", found
+
+
 def test_a_qemu_that_is_not_there_names_the_package() -> None:
     (missing,) = check_qemu(QemuSettings(binary="/nowhere/qemu"))
     _fails(missing, "/nowhere/qemu", "apt-get install qemu-system-")
@@ -273,6 +285,46 @@ def test_a_qemu_that_is_too_old_is_told(tmp_path: Path) -> None:
     version, kvm = check_qemu(QemuSettings(binary=str(old), accelerator="tcg"))
     _fails(version, "5.2", "6.2 or newer")
     assert kvm.state == "ok"
+
+
+def test_a_kvm_that_is_demanded_and_runs_nothing_fails(tmp_path: Path) -> None:
+    idle = tmp_path / "qemu"
+    idle.write_text("#!/bin/sh\necho QEMU emulator version 9.2.0\n", encoding="utf-8")
+    idle.chmod(0o755)
+    _, kvm = check_qemu(QemuSettings(binary=str(idle), accelerator="kvm"))
+    _fails(kvm, "no guest boots", 'accelerator = "auto"')
+
+
+def test_a_node_without_images_fails_and_is_told_what_one_looks_like(tmp_path: Path) -> None:
+    images = tmp_path / "images.toml"
+    (none,) = check_images(ImagesSettings(catalogue=str(images)))
+    _fails(none, str(images), "[[image]]", "region_catalogue")
+    images.write_text(catalogue_text(an_image(b"a", path="/a")), encoding="utf-8")
+    (some,) = check_images(ImagesSettings(catalogue=str(images)))
+    assert (some.state, some.found) == ("ok", f"1 in {images}")
+    images.write_text("[[image]]\nid = 1\n", encoding="utf-8")
+    (broken,) = check_images(ImagesSettings(catalogue=str(images)))
+    _fails(broken, f"{images}, line 2: image[0].id")
+
+
+def test_a_regions_catalogue_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+    nobody = "https://127.0.0.1:1/images.toml"
+    own = str(tmp_path / "images.toml")
+    _, regions = check_images(ImagesSettings(catalogue=own, region_catalogue=nobody))
+    assert (regions.check, regions.state) == ("region's images", "warn")
+    assert nobody in regions.found
+
+
+def test_a_folder_of_key_pairs_that_is_not_there_fails(tmp_path: Path) -> None:
+    _fails(check_key_pairs(tmp_path / "keys"), str(tmp_path / "keys"), "KeyName", ".pub")
+    (tmp_path / "web.pub").touch()
+    assert check_key_pairs(tmp_path).found == f"1 in {tmp_path}"
+
+
+def test_a_bridge_that_is_not_there_fails() -> None:
+    _fails(check_bridge("no-bridge", Path("/bin/true")), "no-bridge", "ip link add no-bridge")
+    # A loopback device is none.
+    _fails(check_bridge("lo", Path("/bin/true")), "lo is no bridge")
 
 
 def test_this_hosts_qemu_is_found_and_its_kvm_tried() -> None:

@@ -92,6 +92,19 @@ def test_the_agent_can_be_run_as_the_tree_says(tree: Path, credentials: Path) ->
     assert subprocess.run(is_enabled, capture_output=True, check=False).stdout == b"enabled\n"
 
 
+def test_a_node_serves_all_that_it_can_hold_unless_families_are_named(tree: Path) -> None:
+    _installed(tree, *_WHO)
+    settings = read_settings(tree / "etc/fleetcast/agent.toml")
+    assert (settings.serve, settings.families) == ("all", ())
+
+
+def test_a_node_without_images_is_told_where_they_belong(tree: Path) -> None:
+    images = tree / "etc/fleetcast/images.toml"
+    assert f"missing     /{images.relative_to(tree)}" in _installed(tree, *_WHO)
+    images.touch()
+    assert "missing" not in _installed(tree, *_WHO)
+
+
 def test_a_second_run_changes_nothing_and_says_so(tree: Path, credentials: Path) -> None:
     _installed(tree, *_WHO, "--creds", credentials)
     before = _files(tree)
@@ -131,7 +144,8 @@ def test_a_rehearsal_says_every_step_and_takes_none(tree: Path) -> None:
     assert [line.removeprefix("would ").split() for line in said[:-1]] == [
         line.split() for line in steps[:-1]
     ]
-    assert said[-1] == f"a rehearsal: {len(steps) - 1} changes, none made"
+    changes_n = sum(not line.startswith("missing") for line in steps[:-1])
+    assert said[-1] == f"a rehearsal: {changes_n} changes, none made"
 
 
 def test_a_configuration_is_never_overwritten(tree: Path) -> None:

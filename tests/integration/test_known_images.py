@@ -106,6 +106,18 @@ def test_a_launch_is_refused_in_the_words_of_ec2(tmp_path: Path) -> None:
     )
 
 
+def test_a_node_that_knows_no_image_leaves_launches_to_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One that was just installed must not tell for its region that nothing exists.
+    answered = _answer(_images(tmp_path), _request())
+    assert answered == (
+        "node fault",
+        f"the node knows no image: {tmp_path / 'images.toml'} is missing or empty",
+    )
+    assert "no image is known" in caplog.text
+
+
 @pytest.mark.parametrize(
     "image_id", ["", "ami-1", "AMI-12345678", "../ami-12345678", "ami-12345678\n", "ami-1234567z"]
 )
@@ -137,7 +149,7 @@ def test_a_broken_catalogue_ends_a_start(tmp_path: Path) -> None:
 
 async def test_an_edit_is_followed_without_a_restart(tmp_path: Path) -> None:
     images = _images(tmp_path)
-    assert _code(images) == "InvalidAMIID.NotFound"
+    assert _code(images) == "node fault"
     async with _kept_current(images):
         _write_own(tmp_path, catalogue_text(an_image(b"a", path="/a")))
         await eventually(lambda: asyncio.sleep(0, _code(images) == ""))

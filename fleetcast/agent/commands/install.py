@@ -56,11 +56,21 @@ _python = click.option(
 @click.option("--zone", help="The node's zone, e.g. us-east-1a.")
 @click.option("--node", help="The node's name; default: the host's.")
 @click.option(
-    "--family", "families", multiple=True, help="A family that it serves, e.g. t3; repeatable."
+    "--family",
+    "families",
+    multiple=True,
+    help="Serve this family only, e.g. t3; repeatable. Default: every type that the host can hold.",
 )
-@click.option("--driver", default="qemu", show_default=True, help="What runs the guests.")
+@click.option(
+    "--driver", default="qemu", show_default=True, help="What runs the guests: qemu, or simulated."
+)
 @click.option("--bridge", help="The host's bridge for guests; default: networks of their own.")
-@click.option("--start/--no-start", default=True, show_default=True)
+@click.option(
+    "--start/--no-start",
+    default=True,
+    show_default=True,
+    help="Whether the agent is started now, or with the host.",
+)
 @_python
 @_on_a_tree
 def install(  # noqa: PLR0913 - one parameter an option

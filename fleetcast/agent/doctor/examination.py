@@ -13,6 +13,7 @@ from fleetcast.agent.doctor.connection_checks import (
     check_tls,
 )
 from fleetcast.agent.doctor.finding import fail, ok
+from fleetcast.agent.doctor.guest_checks import check_bridge, check_images, check_key_pairs
 from fleetcast.agent.doctor.host_checks import (
     check_clock_is_kept,
     check_disk,
@@ -38,6 +39,7 @@ def examine(config: Path, *, now_s: Callable[[], float] = time.time) -> list[Fin
     now_s: epoch seconds, of the clock that is examined.
     """
     try:
+        config = config.absolute()  # the agent's user looks for it from another folder
         settings = read_settings(config)
         served = settings.served_types(ec2_catalogue())
     except InvalidConfiguration as problem:
@@ -55,6 +57,8 @@ def _of_host(config: Path, settings: AgentSettings) -> list[Finding]:
     state_dir = Path(settings.state_dir)
     credentials = settings.nats.credentials_file
     files = [config, *([Path(credentials)] if credentials else [])]
+    if settings.driver == "qemu":
+        files.append(Path(settings.images.catalogue))
     found = [
         check_user(files),
         check_state_dir(state_dir),
@@ -62,7 +66,16 @@ def _of_host(config: Path, settings: AgentSettings) -> list[Finding]:
         check_clock_is_kept(),
     ]
     if settings.driver == "qemu":
-        found += [*check_qemu(settings.qemu), check_guest_units()]
+        found += [*check_qemu(settings.qemu), check_guest_units(), *_of_guests(settings)]
+    return found
+
+
+def _of_guests(settings: AgentSettings) -> list[Finding]:
+    found = check_images(settings.images)
+    if settings.key_pairs_dir is not None:
+        found.append(check_key_pairs(Path(settings.key_pairs_dir)))
+    if settings.qemu.bridge is not None:
+        found.append(check_bridge(settings.qemu.bridge, Path(settings.qemu.bridge_helper)))
     return found
 
 

@@ -126,7 +126,11 @@ def check_qemu(settings: QemuSettings) -> list[Finding]:
     found = [_check_version(host)]
     if settings.accelerator == "tcg":
         return [*found, ok("KVM", "not wanted: qemu.accelerator is tcg")]
-    return [*found, _check_kvm(host)]
+    kvm = _check_kvm(host)
+    if settings.accelerator == "kvm" and kvm.state != "ok":
+        why = kvm.found.partition(":")[0]
+        kvm = fail("KVM", f"{why}: no guest boots", 'accelerator = "auto" in [qemu] of agent.toml')
+    return [*found, kvm]
 
 
 def _check_version(host: QemuHost) -> Finding:

@@ -57,6 +57,7 @@ class Images:
                 copy=state_dir / "region-images.toml",
                 every_s=settings.refresh_s,
             )
+        self._catalogue = settings.catalogue
         self._known = KnownImages(OwnCatalogue(Path(settings.catalogue)), region)
         self._store = ImageStore(cache)
         self._virtual_sizes: dict[str, int] = {}
@@ -64,7 +65,8 @@ class Images:
     def check(self, request: LaunchRequest, instance_type: InstanceType) -> None:
         """Refuse an image that isn't there or doesn't suit. Takes no time.
 
-        Raises ClientFault in EC2's words; NodeFault if the region's catalogue was never read.
+        Raises ClientFault in EC2's words; NodeFault if the node was told of no image, or never
+        read its region's catalogue.
         """
         image = self._known.get(request.image_id)
         if image is None:
@@ -92,6 +94,8 @@ class Images:
             )
         if not self._known.knows_all():
             return NodeFault("the region's image catalogue has not been read yet")
+        if self._known.is_unfilled:  # what other nodes know is no mistake of who asks
+            return NodeFault(f"the node knows no image: {self._catalogue} is missing or empty")
         return ClientFault("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     async def link(self, image_id: str, at: Path) -> LocalImage:

@@ -109,9 +109,7 @@ class RegionCatalogue:
     async def fetch(self) -> None:
         """Fetch it; if that fails, or it is broken, what it said before stays."""
         try:
-            text = await in_background(
-                lambda: read_small(self._url, max_bytes=_MAX_CATALOGUE_BYTES)
-            )
+            text = await in_background(lambda: _fetched(self._url))
             images = read_catalogue(text, source=shown_url(self._url), is_own=False)
         except (FetchFailed, InvalidConfiguration) as problem:
             _log.error(
@@ -139,12 +137,28 @@ class RegionCatalogue:
             return None  # there is none yet, or a crash has cut it off
 
 
+def read_regions_catalogue(url: str) -> Catalogue:
+    """Fetch a region's catalogue once. Raises FetchFailed and InvalidConfiguration."""
+    return read_catalogue(_fetched(url), source=shown_url(url), is_own=False)
+
+
+def _fetched(url: str) -> bytes:
+    return read_small(url, max_bytes=_MAX_CATALOGUE_BYTES)
+
+
 class KnownImages:
     """Both catalogues together. region: None if none is configured."""
 
     def __init__(self, own: OwnCatalogue, region: RegionCatalogue | None) -> None:
         self._own = own
         self._region = region
+        if self.is_unfilled:
+            _log.warning("no image is known: launches are left to other nodes")
+
+    @property
+    def is_unfilled(self) -> bool:
+        """Whether nobody has told the node of any image: it was just installed, most likely."""
+        return self._region is None and not self._own.images
 
     def get(self, image_id: str) -> Image | None:
         """Return the image of that id, or None."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 import socket
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fleetcast.agent.install.node_files import CREDENTIALS, STATE_DIR
 from fleetcast.agent.settings import AgentSettings
@@ -16,6 +15,15 @@ from fleetcast.instance_types import ec2_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_ALL_TYPES: Final = 'serve = "all"  # that this host can hold; or: families = ["t3", "m8a"]'
+_NO_REGIONS_IMAGES: Final = (
+    "",
+    "# The images that launches may name stand in /etc/fleetcast/images.toml, or for all nodes in:",
+    "# [images]",
+    '# region_catalogue = "https://images.example.com/images.toml"',
+)
 
 
 def configuration(
@@ -37,22 +45,18 @@ def configuration(
         *([f"zone = {json.dumps(zone)}"] if zone else []),
         f"state_dir = {json.dumps(STATE_DIR)}",
         f"driver = {json.dumps(driver)}",
-        f"families = {json.dumps([*families] or list(usual_families()))}",
+        f"families = {json.dumps([*families])}" if families else _ALL_TYPES,
         "",
         "[nats]",
         f"url = {json.dumps(nats_url)}",
         *([f"credentials_file = {json.dumps(CREDENTIALS)}"] if has_credentials else []),
+        *(_NO_REGIONS_IMAGES if driver == "qemu" else []),
         *(["", "[qemu]", f"bridge = {json.dumps(bridge)}"] if bridge else []),
         "",
     ]
     text = "\n".join(lines)
     read_struct(tomllib.loads(text), AgentSettings).served_types(ec2_catalogue())
     return text
-
-
-def usual_families() -> Sequence[str]:
-    """Return the families that a host of this architecture serves when none are named."""
-    return ("t4g", "m8g") if platform.machine() == "aarch64" else ("t3", "m8a")
 
 
 def node_name() -> str:

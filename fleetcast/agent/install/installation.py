@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleetcast.agent.guest_processes import AGENT_UNIT
+from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.install.live_host import LiveHost
 from fleetcast.agent.install.node_files import (
     CONFIG,
@@ -26,7 +27,7 @@ from fleetcast.agent.toml_lines import read_toml
 from fleetcast.nats_access import is_credentials_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 # No service sees what is below these.
 _HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - none is used
@@ -60,6 +61,7 @@ class Installation:
             if configuration is not None:
                 self._write_configuration(configuration.encode())
             has_news = self._write_node_files(python, configuration or "")
+        self._say_if_no_images(configuration or "")
         if self._host:
             self._host.follow(has_news=has_news)
             if start:
@@ -122,10 +124,28 @@ class Installation:
 
     def _write_node_files(self, python: str, wished: str) -> bool:
         """Write what belongs to the configuration that there is, or else is wished."""
-        has_bridge = _has_bridge(self._tree.read(CONFIG) or wished.encode())
+        has_bridge = bool(_section(self._configured(wished), "qemu").get("bridge"))
         has_news = write_node_files(self._tree, python=python, has_bridge=has_bridge)
         self._tree.claim(CONFIG, f"{CONFIG}.new", CREDENTIALS)
         return self._tree.remove_unclaimed() or has_news
+
+    def _say_if_no_images(self, wished: str) -> None:
+        """Say what a node lacks on which launches would find nothing to boot."""
+        values = self._configured(wished)
+        images = _section(values, "images")
+        own = str(images.get("catalogue", ImagesSettings().catalogue))
+        has_images = images.get("region_catalogue") or self._tree.read(own) is not None
+        if values.get("driver") == "qemu" and not has_images:
+            self._say(
+                f"missing     {own}: until it describes an image, or region_catalogue in "
+                f"{CONFIG} names a list of them, guests have nothing to boot from"
+            )
+
+    def _configured(self, wished: str) -> Mapping[str, Any]:
+        """Return what the configuration that there is, or else is wished, says."""
+        content = self._tree.read(CONFIG) or wished.encode()
+        values, _ = read_toml(content, source=CONFIG, expected='lines such as node = "n1"')
+        return values
 
     def _write_configuration(self, wished: bytes) -> None:
         existing = self._tree.read(CONFIG)
@@ -167,15 +187,15 @@ class Installation:
         if self._tree.is_rehearsal:
             self._say(f"a rehearsal: {self._tree.changes_n} changes, none made")
         elif self._tree.changes_n:
-            self._say(f"{done}: {self._tree.changes_n} changes")
+            changes_n = self._tree.changes_n
+            self._say(f"{done}: {changes_n} {'change' if changes_n == 1 else 'changes'}")
         else:
             self._say("nothing to change")
 
 
-def _has_bridge(configuration: bytes) -> bool:
-    values, _ = read_toml(configuration, source=CONFIG, expected='lines such as node = "n1"')
-    qemu = values.get("qemu")
-    return isinstance(qemu, dict) and bool(qemu.get("bridge"))
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _read_credentials(path: Path) -> bytes:
