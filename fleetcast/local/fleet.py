@@ -130,8 +130,9 @@ def write_agent_config(
     """Write one agent's agent.toml.
 
     zone: None for a node outside any. images: the images.toml of a node that runs its guests in
-    QEMU; None: they are simulated.
+    QEMU, with a folder keys beside it for key pairs; None: they are simulated.
     """
+    keys = {} if images is None else {"key_pairs_dir": str(images.parent / "keys")}
     lines = [
         *_toml(
             node=node,
@@ -140,6 +141,7 @@ def write_agent_config(
             state_dir=str(state_dir),
             driver="qemu" if images else "simulated",
             instance_types=SERVED_TYPES,
+            **keys,
         ),
         *("[nats]", *_toml(url=nats_url)),
         *("[capacity]", *_toml(vcpu=size.vcpu, memory_mib=size.memory_mib)),

@@ -243,6 +243,7 @@ class LocalStack:
             shutil.rmtree(self._directory / name, ignore_errors=True)
         self._log_dir.mkdir(parents=True)
         if self._images:
+            (self._directory / "keys").mkdir(exist_ok=True)  # key pairs are whoever's plays with it
             with step("Building a small Linux image"):
                 write_image_catalogue(self._images)
         with step("Starting NATS and the AWS emulator"):

@@ -115,3 +115,21 @@ def test_the_agent_understands_the_configuration_that_is_written_for_it(
     assert settings.state_dir == str(tmp_path / 'a "quoted" folder')
     assert (settings.capacity.vcpu, settings.capacity.memory_mib) == (8, 32_768)
     assert set(settings.served_types(ec2_catalogue())) == set(SERVED_TYPES)
+
+
+def test_a_node_of_real_guests_has_images_and_key_pairs_beside_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    write_agent_config(
+        path,
+        node="n1",
+        region="us-east-1",
+        zone=None,
+        size=parse_size("2vcpu/2GiB"),
+        nats_url="nats://127.0.0.1:4222",
+        state_dir=tmp_path / "state",
+        images=tmp_path / "images.toml",
+    )
+    settings = read_settings(path)
+    assert settings.driver == "qemu"
+    assert settings.images.catalogue == str(tmp_path / "images.toml")
+    assert settings.key_pairs_dir == str(tmp_path / "keys")
