@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import ssl
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
-from fleetcast.errors import FleetcastError
+from fleetcast.agent.nats_troubles import NATS_IS_DOWN, ConnectionLost, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,21 +24,10 @@ if TYPE_CHECKING:
 
     from fleetcast.agent.service_manager import ServiceManager
 
-_log = logging.getLogger(__name__)
-
 # nats-py takes 30 s to find a connection dead and make a new one, which is no reason to end.
 SILENCE_S: Final = 45
 _LOOK_EVERY_S: Final = 5
 _TCP_WITHIN_S: Final = 3
-_REPEAT_EVERY_S: Final = 60
-_CLOSE_WITHIN_S: Final = 5
-
-
-NATS_IS_DOWN: Final = "NATS is down, trying on; guests run on"
-
-
-class ConnectionLost(FleetcastError):
-    """The NATS connection is gone for good, or refuses what the agent needs."""
 
 
 class Watchdog:
@@ -99,50 +86,6 @@ class Watchdog:
             return f"NATS has not answered for {self._silence_s:g} s, though the connection stands"
         why = told(self._connection.last_error)
         return f"NATS listens, but has not let this agent in for {self._silence_s:g} s: {why}"
-
-
-class Troubles:
-    """Logs what goes wrong with the connection: the first at once, then a line a minute.
-
-    While a server is away the client tells the same each second.
-    """
-
-    def __init__(self, now_s: Callable[[], float], repeat_every_s: float = _REPEAT_EVERY_S) -> None:
-        self._now_s = now_s
-        self._repeat_every_s = repeat_every_s
-        self._said_at_s: float | None = None
-        self._unsaid_n = 0
-
-    def heard(self, error: Exception) -> None:
-        """Log it, or count it for the next line."""
-        now_s = self._now_s()
-        if self._said_at_s is not None and now_s - self._said_at_s < self._repeat_every_s:
-            self._unsaid_n += 1
-            return
-        _log.warning("NATS error", extra={"why": told(error), "not_logged_before": self._unsaid_n})
-        self._said_at_s, self._unsaid_n = now_s, 0
-
-    def over(self) -> None:
-        """Log the next one at once."""
-        self._said_at_s, self._unsaid_n = None, 0
-
-
-def is_out_of_reach(error: Exception) -> bool:
-    """Return whether an attempt to connect failed as it does where no server is or answers."""
-    return isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
-
-
-def told(error: Exception | None) -> str:
-    """Return an error in words. A time-out has none of its own."""
-    if isinstance(error, TimeoutError):
-        return "it doesn't answer"
-    return str(error) or repr(error)
-
-
-async def close_in_time(connection: Client) -> None:
-    """Close a connection, or leave it: nats-py waits for ever where a TLS handshake has failed."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(connection.close(), _CLOSE_WITHIN_S)
 
 
 async def _accepts(host: str | None, port: int | None) -> bool:

@@ -18,8 +18,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from fleetcast.agent.daemon import Agent, end_all_other_tasks
+from fleetcast.agent.daemon import Agent
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.agent.ending_tasks import end_all_other_tasks
 from fleetcast.agent.journal import Journal
 from fleetcast.agent.settings import AgentSettings
 from tests.chaos.world_clock import WorldClock

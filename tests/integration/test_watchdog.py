@@ -16,8 +16,9 @@ import pytest
 
 from fleetcast.agent.limited_subscription import NatsSubscriptions
 from fleetcast.agent.nats_client import AgentClient
+from fleetcast.agent.nats_troubles import ConnectionLost, Troubles, close_in_time
 from fleetcast.agent.service_manager import ServiceManager
-from fleetcast.agent.watchdog import ConnectionLost, Troubles, Watchdog, close_in_time
+from fleetcast.agent.watchdog import Watchdog
 from tests.agent_process import AgentProcess
 from tests.captured_logs import captured_logs
 from tests.eventually import eventually
@@ -289,7 +290,7 @@ async def test_a_certificate_that_nobody_vouches_for_ends_an_agent_that_starts(
 def test_a_trouble_that_repeats_is_logged_at_once_and_then_once_a_minute() -> None:
     now_s = 0.0
     troubles = Troubles(lambda: now_s)
-    with captured_logs("fleetcast.agent.watchdog") as lines:
+    with captured_logs("fleetcast.agent.nats_troubles") as lines:
         for second in range(121):
             now_s = float(second)
             troubles.heard(ConnectionRefusedError(111, "refused"))

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast import messages
-from fleetcast.agent.watchdog import close_in_time, told
+from fleetcast.agent.nats_troubles import close_in_time, told
 from fleetcast.errors import FleetcastError
 from fleetcast.subjects import node_subject
 

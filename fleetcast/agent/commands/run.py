@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from fleetcast.agent.daemon import Agent, end_all_other_tasks
+from fleetcast.agent.daemon import Agent
+from fleetcast.agent.ending_tasks import end_all_other_tasks
 from fleetcast.agent.install.node_files import CONFIG
 from fleetcast.agent.log_lines import log_json_lines
 from fleetcast.agent.priority import run_ahead_of_guests

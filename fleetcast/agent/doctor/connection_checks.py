@@ -24,7 +24,7 @@ from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotat
 from fleetcast.agent.doctor.finding import fail, ok, warn
 from fleetcast.agent.install.service_user import agents_user
 from fleetcast.agent.nats_client import AgentClient
-from fleetcast.agent.watchdog import close_in_time, told
+from fleetcast.agent.nats_troubles import close_in_time, told
 from fleetcast.nats_access import is_credentials_file
 from fleetcast.subjects import (
     LAUNCH_QUEUE_GROUP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fleetcast.agent.daemon import end_all_other_tasks, end_tasks
+from fleetcast.agent.ending_tasks import end_all_other_tasks, end_tasks
 
 
 async def test_a_task_that_swallows_its_first_cancellation_is_ended_all_the_same() -> None:
