@@ -102,6 +102,9 @@ async def test_a_wrong_configuration_ends_it_naming_the_key(
     (tmp_path / "file").touch()
     wrong_dir = AgentProcess(tmp_path, server.url, state_dir=str(tmp_path / "file" / "state"))
     await _refuses_to_start(wrong_dir, "state_dir")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "guests").touch()
+    await _refuses_to_start(AgentProcess(tmp_path, server.url), "state_dir")
 
 
 async def test_a_second_agent_on_the_same_state_ends(tmp_path: Path, server: NatsProcess) -> None:

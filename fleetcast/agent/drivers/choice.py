@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetcast.agent.drivers.simulated import SimulatedDriver
+from fleetcast.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,18 @@ def make_driver(
     gpu_addresses: on PCI, of the GPUs that it may give to guests.
     Raises InvalidConfiguration for what this host can't run guests with.
     """
-    match settings.driver:
-        case "simulated":
-            return SimulatedDriver(state_dir / "guests", now_s=time.time)
-        case "qemu":
-            return _qemu_driver(settings, state_dir, gpu_addresses)
+    try:
+        match settings.driver:
+            case "simulated":
+                return SimulatedDriver(state_dir / "guests", now_s=time.time)
+            case "qemu":
+                return _qemu_driver(settings, state_dir, gpu_addresses)
+    except OSError as problem:
+        raise InvalidConfiguration(
+            "state_dir",
+            f"{problem.filename} can't be used: {problem.strerror}",
+            expected="a folder that the agent may write to, and nobody else does",
+        ) from problem
 
 
 def _qemu_driver(settings: AgentSettings, state_dir: Path, gpu_addresses: Sequence[str]) -> Driver:
