@@ -6,10 +6,12 @@ A guest outlives its agent, as it should; nothing of a local stack should outliv
 from __future__ import annotations
 
 import hashlib
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from fleetcast.errors import FleetcastError
 from fleetcast.local.guest_image import build_guest_image
 
 if TYPE_CHECKING:
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
 IMAGE_ID: Final = "ami-0123456789abcdef0"
 
 _ENDS_WITHIN_S: Final = 10.0
+_PACKAGES: Final = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
+
+
+class QemuMissing(FleetcastError):
+    """Real guests are wanted, and this machine has no QEMU. The message says how to get it."""
+
+
+def check_qemu() -> None:
+    """Raise QemuMissing if it isn't installed: agents would say so only after the deployment."""
+    if missing := [package for name, package in _PACKAGES.items() if shutil.which(name) is None]:
+        raise QemuMissing(
+            f"real guests need QEMU: on Debian, as root, apt-get install {' '.join(missing)}"
+        )
 
 
 def write_image_catalogue(path: Path) -> None:

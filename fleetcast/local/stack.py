@@ -29,7 +29,7 @@ from fleetcast.local.monitoring import subjects_by_connection
 from fleetcast.local.nats_server import start_nats_server
 from fleetcast.local.processes import Processes
 from fleetcast.local.progress import step
-from fleetcast.local.qemu_guests import end_guests, write_image_catalogue
+from fleetcast.local.qemu_guests import check_qemu, end_guests, write_image_catalogue
 from fleetcast.local.signal_sources import (
     CLUSTER,
     JOB_STACK,
@@ -243,6 +243,7 @@ class LocalStack:
             shutil.rmtree(self._directory / name, ignore_errors=True)
         self._log_dir.mkdir(parents=True)
         if self._images:
+            check_qemu()
             (self._directory / "keys").mkdir(exist_ok=True)  # key pairs are whoever's plays with it
             with step("Building a small Linux image"):
                 write_image_catalogue(self._images)
