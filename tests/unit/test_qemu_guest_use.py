@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psutil
@@ -38,3 +40,26 @@ def test_a_guest_that_has_just_ended_is_left_out(tmp_path: Path) -> None:
     folders.of(instance_id(1)).make()
     no_process, no_folder = {instance_id(1): 2**22 + 1}, {instance_id(2): os.getpid()}
     assert guest_uses(folders, no_process | no_folder) == {}
+
+
+def test_a_guest_counts_though_files_of_its_come_and_go(tmp_path: Path) -> None:
+    folders = GuestFolders(tmp_path / "guests")
+    folder = folders.of(instance_id(1))
+    folder.make()
+    looked = threading.Event()
+
+    def come_and_go() -> None:
+        while not looked.is_set():
+            for number in range(10):
+                path = folder.path / f"{number}.new"
+                path.touch()
+                path.replace(folder.console)
+
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(come_and_go)
+        try:
+            seen = [guest_uses(folders, {instance_id(1): os.getpid()}) for _ in range(500)]
+        finally:
+            looked.set()
+        writing.result()
+    assert all(seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,10 @@ def guest_uses(folders: GuestFolders, pids: Mapping[str, int]) -> dict[str, Gues
 
 
 def _disk_bytes(folder: GuestFolder) -> int:
-    # The image is the cache's: a link to it takes nothing.
-    files = (path for path in folder.path.iterdir() if path != folder.image)
-    return sum(path.lstat().st_blocks * _BLOCK_BYTES for path in files)
+    taken_bytes = 0
+    for path in folder.path.iterdir():
+        # The image is the cache's: a link to it takes nothing.
+        if path != folder.image:
+            with contextlib.suppress(FileNotFoundError):  # put in another's place meanwhile
+                taken_bytes += path.lstat().st_blocks * _BLOCK_BYTES
+    return taken_bytes
