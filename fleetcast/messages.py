@@ -289,9 +289,12 @@ class LaunchPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node would refuse a launch as every node would. code: EC2's error code."""
+    """Why a node would refuse a launch.
 
-    code: str
+    code: EC2's error code, if every node would refuse it; None: this one can't, others may.
+    """
+
+    code: str | None
     message: str
 
 

@@ -16,7 +16,6 @@ import msgspec
 
 from fleetcast import messages
 from fleetcast.agent.cordon import CORDONED, OPEN, CordonWish
-from fleetcast.agent.drivers import NodeFault
 from fleetcast.agent.holds import OrderExpired
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import InvalidMessage
@@ -196,10 +195,7 @@ class NodeActions:
         instance_type = self._capacity_report.served_types.get(preview.instance_type)
         if instance_type is None:
             return reply
-        try:
-            fault = self._owner_actions.fault_of(preview.request(), instance_type)
-        except NodeFault:  # a launch would go on to other nodes
-            return msgspec.structs.replace(reply, room={})
+        fault = self._owner_actions.fault_of(preview.request(), instance_type)
         return msgspec.structs.replace(reply, fault=fault or msgspec.UNSET)
 
     def _listed(self) -> list[str]:

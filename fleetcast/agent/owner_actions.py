@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from fleetcast.agent.drivers import ClientFault
+from fleetcast.agent.drivers import ClientFault, NodeFault
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.messages import LaunchFault
 
@@ -43,14 +43,13 @@ class OwnerActions:
         self._guests = guests
 
     def fault_of(self, request: LaunchRequest, instance_type: InstanceType) -> LaunchFault | None:
-        """Return why every node would refuse to launch that, if so.
-
-        Raises NodeFault if this node can't say.
-        """
+        """Return why this node would refuse that, whatever room it has; None: it would not."""
         try:
             self._guests.driver.check(request, instance_type)
         except ClientFault as fault:
             return LaunchFault(code=fault.code, message=str(fault))
+        except NodeFault as fault:
+            return LaunchFault(code=None, message=str(fault))
         return None
 
     async def terminate(self, instance_ids: Iterable[str]) -> tuple[InstanceReport, ...]:

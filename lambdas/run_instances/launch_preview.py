@@ -15,6 +15,7 @@ from fleetcast.errors import (
     RefusedByNode,
     ServiceUnavailable,
 )
+from fleetcast.launch_story import shortened
 from fleetcast.subjects import RegionAction, region_subject
 from lambdas.bus import NoResponders, RegionError
 
@@ -23,18 +24,22 @@ if TYPE_CHECKING:
     from lambdas.run_instances.services import Services
 
 _TIMEOUT_S: Final = 1.0
+_NOT_ALL_HEARD: Final = "not all heard"
 
 
 class _Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Room in one region. certain: everybody there has been heard. fault: why one would refuse."""
+    """Room in one region.
+
+    doubt: why there may be more; "": there isn't. refusal: what every node would say.
+    """
 
     region: str
     room: int
-    certain: bool
-    fault: messages.LaunchFault | None = None
+    doubt: str = ""
+    refusal: RefusedByNode | None = None
 
     def __str__(self) -> str:
-        return f"{self.region}: {self.room}" + ("" if self.certain else " or more (not all heard)")
+        return f"{self.region}: {self.room}" + (f" or more ({self.doubt})" if self.doubt else "")
 
 
 async def preview_launch(services: Services, asked: LaunchParameters) -> NoReturn:
@@ -47,14 +52,14 @@ async def preview_launch(services: Services, asked: LaunchParameters) -> NoRetur
     rooms = ", ".join(str(preview) for preview in previews)
     wanted = f"{asked.min_count} x {asked.instance_type}"
     for preview in previews:
-        if preview.fault is not None:
-            raise RefusedByNode(preview.fault.code, preview.fault.message)
+        if preview.refusal:
+            raise preview.refusal
     if any(preview.room >= asked.min_count for preview in previews):
         raise DryRunOperation(
             "Request would have succeeded, but DryRun flag is set. "
             f"Room for {asked.instance_type} now: {rooms}."
         )
-    if all(preview.certain for preview in previews):
+    if not any(preview.doubt for preview in previews):
         raise InsufficientInstanceCapacity(f"There is no room for {wanted} now: {rooms}.")
     raise ServiceUnavailable(f"Could not find out whether there is room for {wanted}: {rooms}.")
 
@@ -71,20 +76,21 @@ async def _preview(services: Services, asked: LaunchParameters, region: str) -> 
         )
         nodes = [messages.decode(payload, messages.CapacityReply) for payload in payloads]
     except NoResponders:
-        return _Preview(region=region, room=0, certain=True)
+        return _Preview(region=region, room=0)
     except (RegionError, InvalidMessage):
-        return _Preview(region=region, room=0, certain=False)
-    roomy = [
-        node
-        for node in nodes
-        if asked.instance_type in node.room and asked.zone in {None, node.zone}
-    ]
-    return _Preview(
-        region=region,
-        room=sum(node.room[asked.instance_type] for node in roomy),
-        certain=known <= {node.node for node in nodes},
-        fault=next((node.fault for node in roomy if node.fault is not msgspec.UNSET), None),
-    )
+        return _Preview(region=region, room=0, doubt=_NOT_ALL_HEARD)
+    room, doubt = 0, "" if known <= {node.node for node in nodes} else _NOT_ALL_HEARD
+    for node in nodes:
+        if asked.instance_type not in node.room or asked.zone not in {None, node.zone}:
+            continue
+        if node.fault is msgspec.UNSET:
+            room += node.room[asked.instance_type]
+        elif node.fault.code is None:  # a launch would go on to other nodes
+            doubt = f"{node.node} can't say: {shortened(node.fault.message)}"
+        else:
+            refusal = RefusedByNode(node.fault.code, shortened(node.fault.message))
+            return _Preview(region=region, room=0, refusal=refusal)
+    return _Preview(region=region, room=room, doubt=doubt)
 
 
 def _request(asked: LaunchParameters) -> messages.RegionRequest:

@@ -155,6 +155,16 @@ V1: Final[dict[str, Message]] = {
         armed={},
         fault=messages.LaunchFault(code="InvalidAMIID.NotFound", message="no such image"),
     ),
+    "capacity_reply_with_a_nodes_own_fault": messages.CapacityReply(
+        node="n1",
+        zone=None,
+        closed=None,
+        total=Resources(vcpu=8, memory_mib=32_768),
+        free=Resources(vcpu=6, memory_mib=28_672),
+        room={"t3.medium": 3},
+        armed={},
+        fault=messages.LaunchFault(code=None, message="not read yet"),
+    ),
     "instance_types_reply": messages.InstanceTypesReply(
         node="n1",
         zone="us-east-1a",

@@ -124,7 +124,8 @@ async def test_a_preview_is_told_what_its_launch_would_be_refused_for(tmp_path: 
         assert previewed.fault == messages.LaunchFault(code="InvalidAMIID.NotFound", message="gone")
         assert previewed.room["t3.medium"] == 4
         driver.fault = NodeFault("not read yet")
-        assert (await _previewed(node)).room == {}, "the launch would go on to other nodes"
+        fault = messages.LaunchFault(code=None, message="not read yet")
+        assert (await _previewed(node)).fault == fault, "the launch would go on to other nodes"
         driver.fault = None
         assert (await _previewed(node)).fault is msgspec.UNSET
         assert (await _previewed(node, instance_type="c7g.large")).fault is msgspec.UNSET
