@@ -104,7 +104,7 @@ class _Qemu:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
-@pytest.fixture(params=["simulated", "qemu"])
+@pytest.fixture(params=["simulated", pytest.param("qemu", marks=pytest.mark.host_packages)])
 async def under_test(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[DriverUnderTest]:

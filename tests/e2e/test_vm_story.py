@@ -13,6 +13,8 @@ from fleetcast.local.vm_story import REGION, VmStory
 if TYPE_CHECKING:
     from fleetcast.local.story import Step
 
+pytestmark = pytest.mark.host_packages
+
 DIRECTORY = Path("build/e2e-vm").absolute()
 
 

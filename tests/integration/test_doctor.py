@@ -278,6 +278,7 @@ def test_a_qemu_that_is_not_there_names_the_package() -> None:
     _fails(missing, "/nowhere/qemu", "apt-get install qemu-system-")
 
 
+@pytest.mark.host_packages
 def test_a_qemu_that_is_too_old_is_told(tmp_path: Path) -> None:
     old = tmp_path / "qemu"
     old.write_text("#!/bin/sh\necho QEMU emulator version 5.2.0\n", encoding="utf-8")
@@ -287,6 +288,7 @@ def test_a_qemu_that_is_too_old_is_told(tmp_path: Path) -> None:
     assert kvm.state == "ok"
 
 
+@pytest.mark.host_packages
 def test_a_kvm_that_is_demanded_and_runs_nothing_fails(tmp_path: Path) -> None:
     idle = tmp_path / "qemu"
     idle.write_text("#!/bin/sh\necho QEMU emulator version 9.2.0\n", encoding="utf-8")
@@ -327,6 +329,7 @@ def test_a_bridge_that_is_not_there_fails() -> None:
     _fails(check_bridge("lo", Path("/bin/true")), "lo is no bridge")
 
 
+@pytest.mark.host_packages
 def test_this_hosts_qemu_is_found_and_its_kvm_tried() -> None:
     version, kvm = check_qemu(QemuSettings())
     assert version.state == "ok", version

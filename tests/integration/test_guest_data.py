@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+pytestmark = pytest.mark.host_packages
+
 _ADDRESS = user_mode_address(INSTANCE_ID)
 # The bytes behind `exit` are no text in any encoding.
 _USER_DATA = b"#!/bin/sh\nsha256sum < /tmp/user-data\n%s\nexit 3\n\xff\xfe\x00'\"`$(:)\n"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_ec2 import EC2Client
 
+pytestmark = pytest.mark.host_packages
+
 _REGION: Final = "us-east-1"
 _ARM_ID: Final = "ami-0123456789abcdef1"
 _CONTENT: Final = b"no disk at all"

@@ -265,12 +265,14 @@ def _systemd_analyze(*arguments: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.host_packages
 def test_systemd_has_nothing_to_say_against_the_units(units: Path) -> None:
     names = ("fleetcast-agent.service", "fleetcast-guest@i-1.service", "fleetcast-guests.slice")
     said = _systemd_analyze("verify", *(f"./{name}" for name in names), folder=units)
     assert "fleetcast" not in said, said
 
 
+@pytest.mark.host_packages
 @pytest.mark.parametrize("unit", ["fleetcast-agent.service", "fleetcast-guest@i-1.service"])
 def test_the_services_are_sandboxed(units: Path, unit: str) -> None:
     said = _systemd_analyze("security", "--offline=true", f"./{unit}", folder=units)

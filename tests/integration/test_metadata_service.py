@@ -156,6 +156,7 @@ async def test_a_guest_that_hoards_connections_is_turned_away_and_served_again(
     assert status(await eventually(answered)) == 200
 
 
+@pytest.mark.host_packages
 async def test_guests_on_a_bridge_are_told_apart_by_their_mac_addresses() -> None:
     """In network namespaces of its own: a bridge, and three machines on it."""
     process = await asyncio.create_subprocess_exec(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+pytestmark = pytest.mark.host_packages
+
 _SMALL: Final = "t3.nano"
 _IMAGE_ID: Final = a_guest(1).image_id
 

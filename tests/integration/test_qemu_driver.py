@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from fleetcast.agent.drivers.qemu.driver import QemuDriver
 
+pytestmark = pytest.mark.host_packages
+
 
 class Node:
     """A state folder, and the drivers of the agents that have it one after the other."""

@@ -12,6 +12,8 @@ from tests.qemu_node import console_shows, qemu_driver, small_guest
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.host_packages
+
 # No test host has a device there.
 _ABSENT = "0000:7f:1f.7"
 

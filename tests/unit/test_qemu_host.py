@@ -17,6 +17,7 @@ _EMULATED = QemuSettings(accelerator="tcg")
 _QEMU = Path("/usr/bin/qemu-system-x86_64")
 
 
+@pytest.mark.host_packages
 def test_a_guest_of_a_few_instructions_shows_that_an_accelerator_works() -> None:
     assert runs_in_time(_QEMU, "x86_64", "tcg", within_s=30)
 
