@@ -20,6 +20,9 @@ credentials_file = "/etc/fleetcast/node.creds"   # optional
 vcpu = 8
 memory_mib = 32768
 
+[gpus]
+passthrough = true                  # optional: guests get those bound to vfio-pci, whole
+
 [telemetry]
 prometheus_port = 9108              # optional: metrics, on loopback only
 
