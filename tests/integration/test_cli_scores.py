@@ -359,10 +359,10 @@ def test_an_answer_from_something_else_is_said(status: int, body: bytes, words: 
 
 # --- watch ---------------------------------------------------------------------------------
 
-# A test run in the background is started with Ctrl-C ignored, and so is what it starts.
-_HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-_RUN = f"{_HEARS_CTRL_C}; from fleetcast.cli.command import main; main()"
-COMMAND = [sys.executable, "-B", "-c", _RUN, "scores"]
+COMMAND = [
+    *(sys.executable, "-B", "-c", "from fleetcast.cli.command import main; main()"),
+    "scores",
+]
 
 
 @contextmanager

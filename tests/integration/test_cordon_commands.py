@@ -60,7 +60,11 @@ async def _begin(agent: AgentProcess, *words: str) -> asyncio.subprocess.Process
 
 
 async def _ended(process: asyncio.subprocess.Process, shown: str = "") -> Ended:
-    output, _ = await asyncio.wait_for(process.communicate(), 20)
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), 20)
+    except TimeoutError:
+        process.kill()
+        raise
     assert process.returncode is not None
     return Ended(process.returncode, shown + output.decode())
 
