@@ -13,7 +13,7 @@ from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder, GuestRecord
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.guest_processes import GuestChildren
-from fleetcast.local.qemu_guests import end_guests
+from fleetcast.local.qemu_guests import end_guests, guest_pids
 from tests.eventually import eventually
 from tests.qemu_node import qemu_driver, small_guest
 
@@ -80,6 +80,18 @@ async def test_a_folder_that_cannot_be_read_keeps_no_other_guest_from_being_take
     other.pid.symlink_to(other.pid)
     await driver.leave()
     assert await driver.alive() == {_ID: _GUEST}
+
+
+async def test_a_guest_whose_pid_file_is_removed_is_found_and_ended_all_the_same(
+    driver: QemuDriver, folder: GuestFolder, tmp_path: Path
+) -> None:
+    await driver.boot(_GUEST)
+    folder.pid.unlink()
+    await driver.leave()
+    assert await driver.alive() == {_ID: _GUEST}
+    await driver.leave()
+    await driver.destroy(_ID)
+    assert guest_pids(tmp_path) == []
 
 
 async def test_who_asks_for_the_console_of_a_silent_qemu_gets_what_was_there_before(

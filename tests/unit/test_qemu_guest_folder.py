@@ -112,6 +112,10 @@ def test_the_end_of_a_console_is_kept_in_a_file_that_stays_small(folder: GuestFo
     [
         ("", "it says nothing"),
         ("a warning\nqemu-system-x86_64: -m 9T: no memory\n\n", "-m 9T: no memory"),
+        (
+            'qemu-system-x86_64: -blockdev {"file": {"filename": "disk.qcow2"}}: No qcow2 format',
+            "No qcow2 format",
+        ),
         ("nice: qemu-system-x86_64: No such file", "nice: qemu-system-x86_64: No such file"),
         ("bell \x07 and \x1b[31mred", "bell   and  [31mred"),
         ("x" * 5_000, "x" * 300),

@@ -111,8 +111,7 @@ class QemuDriver:
         running = await self._find(guest.instance_id)
         if running is not None:
             await running.look()
-            if not running.has_ended:
-                await running.come_up(within_s=_COME_UP_WITHIN_S)
+            if not running.has_ended and await self._goes_on(running):
                 return
             await self._end(running)
         folder = self._folders.of(guest.instance_id)
@@ -130,6 +129,16 @@ class QemuDriver:
             if is_new:
                 await self.destroy(guest.instance_id)
             raise BootFailed(f"its files can't be written: {problem.strerror}") from problem
+
+    async def _goes_on(self, running: RunningGuest) -> bool:
+        """Wait until a QEMU that was found runs its guest. Return False if it ends instead."""
+        try:
+            await running.come_up(within_s=_COME_UP_WITHIN_S)
+        except BootFailed:
+            if not running.has_ended:
+                raise
+            return False
+        return True
 
     async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
         running = None
@@ -295,6 +304,8 @@ class QemuDriver:
                 del self._running[instance_id]
         folder = self._folders.of(instance_id)
         process = QemuProcess.of_pid_file(folder.pid)
+        if process is None and not is_free(folder.disk):
+            process = QemuProcess.of_monitor(folder.monitor)
         if process is None:
             return None
         running = self._follow(folder, process)

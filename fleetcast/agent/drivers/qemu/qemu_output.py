@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES: Final = 2**20
 _READ_BYTES: Final = 4_096
 _MAX_WORDS: Final = 300
-_PROGRAM: Final = re.compile(r"^\S*qemu-system-\w+: ")
+# Who says it, and of which option: its JSON is longer than what there is to say.
+_ABOUT: Final = re.compile(r"^\S*qemu-system-\w+: (-\w+ \{.*\}: )?")
 
 
 def last_words(folder: GuestFolder) -> str:
@@ -25,7 +26,7 @@ def last_words(folder: GuestFolder) -> str:
     except OSError:
         lines = []
     said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    words = _PROGRAM.sub("", said).replace(f"{folder.path}/", "")
+    words = _ABOUT.sub("", said).replace(f"{folder.path}/", "")
     printable = "".join(letter if letter.isprintable() else " " for letter in words)
     return printable[:_MAX_WORDS] or "it says nothing"
 

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+# struct ucred: pid, uid, gid.
+_PEER: Final = struct.Struct("3i")
 # struct flock: type, whence, start, length, pid.
 _FLOCK: Final = "hhqqi0q"
 
@@ -58,6 +61,27 @@ class QemuProcess:
             if process is not None:
                 process.close()
         return None
+
+    @classmethod
+    def of_monitor(cls, path: Path) -> QemuProcess | None:
+        """Return the process that listens at a monitor's socket; None if none does.
+
+        For one whose pid file somebody has removed.
+        """
+        try:
+            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as asking:
+            asking.settimeout(0)  # a QEMU that is stopped would be waited for
+            try:
+                asking.connect(f"/proc/self/fd/{folder}/{path.name}")
+                peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            except OSError:
+                return None
+            finally:
+                os.close(folder)
+            return cls.of_pid(_PEER.unpack(peer)[0])
 
     @property
     def has_ended(self) -> bool:
