@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast.agent.drivers import BootFailed
-from fleetcast.agent.instances import resources_of
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.agent.restarts import EndedGuests
 
@@ -82,7 +81,7 @@ class Guests:
         await self._instances.load()
         alive = await self._driver.alive()
         for guest in alive.values():
-            self._ledger.adopt(guest.instance_id, resources_of(guest))
+            self._ledger.adopt(guest.instance_id, guest.uses)
         for entry in list(self._instances):
             self._restore(entry, is_alive=entry.guest.instance_id in alive)
         unknown = [guest for one, guest in alive.items() if self._instances.get(one) is None]
@@ -95,7 +94,7 @@ class Guests:
         instance_id = entry.guest.instance_id
         # A guest that is down uses nothing, unless it is to boot.
         if entry.state in {"pending", "running"}:
-            self._ledger.adopt(instance_id, resources_of(entry.guest))
+            self._ledger.adopt(instance_id, entry.guest.uses)
         match entry.state:
             case "pending" | "running":
                 # That it runs is the driver's to know, and isn't written down.

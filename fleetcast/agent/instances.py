@@ -11,17 +11,16 @@ and isn't taken on under another attempt.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
 from fleetcast.agent.entries import Entry
 from fleetcast.agent.fences import Fences
 from fleetcast.agent.journal import JournalUnwritable
-from fleetcast.capacity import Resources
+from fleetcast.agent.promises import Fallback, Promises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,21 +38,6 @@ _log = logging.getLogger(__name__)
 REMEMBERED_S: Final = 86_400
 
 Claim: TypeAlias = Literal["placed", "full", "refused"]
-
-
-class _Fallback(NamedTuple):
-    """What a claim falls back to if it can't be promised. entry: None: to nothing."""
-
-    entry: Entry | None
-    is_booked: bool
-
-
-class _Promise:
-    """Claims that are promised together. fallbacks: by instance id."""
-
-    def __init__(self) -> None:
-        self.fallbacks: dict[str, _Fallback] = {}
-        self.decided = asyncio.Event()
 
 
 class _Writing:
@@ -85,8 +69,7 @@ class Instances:
         self._entries: dict[str, Entry] = {}
         self._fences = Fences()
         self._held: set[str] = set()
-        self._promises: dict[str, _Promise] = {}  # not kept yet, by instance id
-        self._next_promise = _Promise()
+        self._promises = Promises()
         self._being_written: dict[str, _Writing] = {}
 
     async def load(self) -> None:
@@ -128,13 +111,8 @@ class Instances:
         entries = self._entries.values() if instance_ids is None else self.known(instance_ids)
         if not self._promises:
             return tuple(entry.report() for entry in entries)
-        promised = (self._as_promised(entry) for entry in entries)
+        promised = (self._promises.before(entry) for entry in entries)
         return tuple(entry.report() for entry in promised if entry)
-
-    def _as_promised(self, entry: Entry) -> Entry | None:
-        instance_id = entry.guest.instance_id
-        promise = self._promises.get(instance_id)
-        return promise.fallbacks[instance_id].entry if promise else entry
 
     @property
     def running_n(self) -> int:
@@ -180,9 +158,10 @@ class Instances:
 
     def _reserve(self, guest: Guest, held_until_ms: int | None) -> Claim:
         instance_id = guest.instance_id
-        if not self._ledger.reserve(instance_id, resources_of(guest)):
+        if not self._ledger.reserve(instance_id, guest.uses):
             return "full"
-        self._claim(instance_id, _Fallback(self._entries.get(instance_id), is_booked=True))
+        fallback = Fallback(self._entries.get(instance_id), is_booked=True)
+        self._promises.claim(instance_id, fallback)
         self.note(
             Entry(
                 guest=guest,
@@ -195,7 +174,7 @@ class Instances:
 
     def _take_over(self, entry: Entry, attempt: int, held_until_ms: int | None) -> None:
         """Hold an instance under a newer attempt, and only what still waits on a new lease."""
-        self._claim(entry.guest.instance_id, _Fallback(entry, is_booked=False))
+        self._promises.claim(entry.guest.instance_id, Fallback(entry, is_booked=False))
         self.note(
             msgspec.structs.replace(
                 entry,
@@ -204,20 +183,16 @@ class Instances:
             )
         )
 
-    def _claim(self, instance_id: str, fallback: _Fallback) -> None:
-        self._next_promise.fallbacks[instance_id] = fallback
-        self._promises[instance_id] = self._next_promise
-
     def are_undecided(self, instance_ids: Iterable[str]) -> bool:
         """Say whether one of these is claimed, and not promised yet."""
-        return not self._promises.keys().isdisjoint(instance_ids)
+        return self._promises.concern(instance_ids)
 
     async def promise(self) -> None:
         """Make everything claimed since the last call durable: it may be accepted after this.
 
         Raises JournalUnwritable, and then none of it has happened.
         """
-        promise, self._next_promise = self._next_promise, _Promise()
+        promise = self._promises.take_next()
         if not promise.fallbacks:
             return
         try:
@@ -227,11 +202,9 @@ class Instances:
                 self._fall_back(instance_id, fallback)
             raise
         finally:
-            for instance_id in promise.fallbacks:
-                del self._promises[instance_id]
-            promise.decided.set()
+            self._promises.decide(promise)
 
-    def _fall_back(self, instance_id: str, fallback: _Fallback) -> None:
+    def _fall_back(self, instance_id: str, fallback: Fallback) -> None:
         before = fallback.entry
         if before is None:
             del self._entries[instance_id]
@@ -251,9 +224,7 @@ class Instances:
 
     async def decided(self, instance_ids: Iterable[str]) -> None:
         """Wait until none of these is still being promised."""
-        ids = tuple(instance_ids)
-        while promises := [self._promises[one] for one in ids if one in self._promises]:
-            await promises[0].decided.wait()
+        await self._promises.decided(instance_ids)
 
     async def locate(self, launch_id: str) -> tuple[InstanceReport, ...]:
         """Return the reports of all instances of a launch, once those in hand are decided."""
@@ -325,7 +296,7 @@ class Instances:
 
     def book(self, entry: Entry) -> bool:
         """Book room for a stopped instance again. Return False if there is none."""
-        if not self._ledger.reserve(entry.guest.instance_id, resources_of(entry.guest)):
+        if not self._ledger.reserve(entry.guest.instance_id, entry.guest.uses):
             return False
         self._capacity_changed()
         return True
@@ -397,13 +368,3 @@ class Instances:
                 )
                 self._capacity_changed()
             raise
-
-
-def resources_of(guest: Guest) -> Resources:
-    """Return what a guest uses."""
-    return Resources(
-        vcpu=guest.vcpu,
-        memory_mib=guest.memory_mib + guest.overhead_mib,
-        gpus=guest.gpus,
-        disk_gib=guest.disk_gib,
-    )

@@ -56,10 +56,6 @@ class Agents:
             agent.child.wait_until(ready, within_s=_START_DEADLINE_S)
             self._by_node[agent.entry.node] = agent
 
-    def stop(self, node: str) -> None:
-        """Stop an agent as a shutdown of its host does. Raises KeyError if there is none."""
-        self._by_node.pop(node).child.stop()
-
     def kill(self, node: str) -> None:
         """End an agent as a crash does. Raises KeyError if there is none."""
         self._by_node.pop(node).child.kill()

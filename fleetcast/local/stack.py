@@ -202,11 +202,6 @@ class LocalStack:
         self._agents.start(group, nats_url=self._nats[region].url)
         self.describe().write(self._stack_file)
 
-    def stop_agent(self, node: str) -> None:
-        """Stop an agent with SIGTERM. Raises KeyError if there is none of that name."""
-        self._agents.stop(node)
-        self.describe().write(self._stack_file)
-
     def kill_agent(self, node: str) -> None:
         """End an agent as a crash does. Raises KeyError if there is none of that name."""
         self._agents.kill(node)

@@ -12,7 +12,7 @@ import pytest
 from fleetcast.agent.capacity.ledger import Ledger
 from fleetcast.agent.drivers.simulated import SimulatedDriver
 from fleetcast.agent.entries import Entry
-from fleetcast.agent.instances import REMEMBERED_S, Instances, resources_of
+from fleetcast.agent.instances import REMEMBERED_S, Instances
 from fleetcast.agent.journal import Journal, JournalUnwritable, open_database
 from fleetcast.capacity import Resources
 from tests.agent_parts import (
@@ -66,7 +66,7 @@ async def test_what_is_over_gives_its_room_back_though_the_next_write_of_it_fail
             capacity_changed=lambda: None,
         )
         entry = Entry(guest=a_guest(1), state="pending", changed_at_s=0)
-        ledger.reserve(I1, resources_of(entry.guest))
+        ledger.reserve(I1, entry.guest.uses)
         instances.note(entry)
         given_up = msgspec.structs.replace(instances.moved(entry, "terminated"), given_up=True)
         first = asyncio.create_task(instances.record([given_up]))

@@ -10,7 +10,6 @@ from fleetcast import messages
 from fleetcast.agent.capacity.ledger import Ledger
 from fleetcast.agent.capacity.served_types import ServedTypes
 from fleetcast.agent.drivers.simulated import SimulatedDriver
-from fleetcast.agent.instances import resources_of
 from fleetcast.capacity import Resources
 from fleetcast.instance_types import ec2_catalogue
 from tests.agent_parts import (
@@ -76,7 +75,7 @@ async def test_a_guest_stays_booked_with_what_it_took_when_it_was_launched(tmp_p
         entry = node.instances.get(instance_id(1))
         assert entry is not None
         assert entry.guest.launch_id == launch_id(1)
-        booked = resources_of(entry.guest)
+        booked = entry.guest.uses
     async with unit_node(tmp_path) as node:  # whose driver takes nothing
         assert node.ledger.total - node.ledger.free == booked
 

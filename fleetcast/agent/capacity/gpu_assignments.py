@@ -43,7 +43,3 @@ class GpuAssignments:
     def give_back(self, instance_id: str) -> None:
         """Take a guest's GPUs away: its QEMU is gone, or was never there."""
         self._by_guest.pop(instance_id, None)
-
-    def assigned_n(self) -> int:
-        """Return how many are some guest's."""
-        return sum(map(len, self._by_guest.values()))

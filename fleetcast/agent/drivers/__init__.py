@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from fleetcast.capacity import Resources
 from fleetcast.errors import FleetcastError
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mac_address: str | None = None
     disk_gib: int = 0
     gpu_addresses: tuple[str, ...] = ()
+
+    @property
+    def uses(self) -> Resources:
+        """What it takes of its host, with what runs it."""
+        return Resources(
+            vcpu=self.vcpu,
+            memory_mib=self.memory_mib + self.overhead_mib,
+            gpus=self.gpus,
+            disk_gib=self.disk_gib,
+        )
 
     def __repr__(self) -> str:
         """Leave out what the user gave in confidence: a repr ends up in logs."""
