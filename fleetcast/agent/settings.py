@@ -194,8 +194,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as problem:
+        expected = "the agent's configuration"
+        if isinstance(problem, PermissionError):
+            expected += ", read by root (sudo) or the agent's user"
         raise InvalidConfiguration(
-            str(path), f"can't be read: {problem.strerror}", expected="the agent's configuration"
+            str(path), f"can't be read: {problem.strerror}", expected=expected
         ) from problem
 
 

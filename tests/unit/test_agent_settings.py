@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from fleetcast.instance_types import ec2_catalogue
 if TYPE_CHECKING:
     from pathlib import Path
 
+_NOBODY = 65_534
 _GOOD = """
 node = "n1"
 region = "us-east-1"
@@ -193,6 +195,21 @@ def test_a_node_that_serves_nothing_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match=r"agent\.toml: can't be read"):
         read_settings(tmp_path / "agent.toml")
+
+
+def test_who_may_not_read_it_is_told_who_may(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(_GOOD, encoding="utf-8")
+    path.chmod(0)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(_NOBODY)
+    try:
+        with pytest.raises(InvalidConfiguration, match=r"Permission denied; .*\(sudo\)"):
+            read_settings(path)
+    finally:
+        if was_root:
+            os.seteuid(0)
 
 
 @pytest.mark.parametrize(

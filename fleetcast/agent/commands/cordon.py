@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 config_option: Callable[..., Callable[..., None]] = click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, readable=False),
     default=Path("/etc/fleetcast/agent.toml"),
     show_default=True,
     help="The configuration of the agent that is asked.",
@@ -34,7 +34,7 @@ def cordon(config: Path) -> None:
     What it has goes on. It stays closed until `uncordon`, also when the agent or the host is
     restarted. The agent must be running.
 
-    Example: fleetcast-agent cordon --config /etc/fleetcast/agent.toml
+    Example: sudo fleetcast-agent cordon --config /etc/fleetcast/agent.toml
     """
     reply = _ask(config, NodeAction.CORDON)
     click.echo(f"{reply.node} is cordoned: it takes no launches. {_in_use(reply)}")
@@ -46,7 +46,7 @@ def cordon(config: Path) -> None:
 def uncordon(config: Path) -> None:
     """Open this node to launches again, and end a drain.
 
-    Example: fleetcast-agent uncordon --config /etc/fleetcast/agent.toml
+    Example: sudo fleetcast-agent uncordon --config /etc/fleetcast/agent.toml
     """
     reply = _ask(config, NodeAction.UNCORDON)
     check_is_kept(reply)

@@ -17,7 +17,7 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, readable=False),
     default=Path(CONFIG),
     show_default=True,
     help="The agent's configuration file.",

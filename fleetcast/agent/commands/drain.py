@@ -53,7 +53,7 @@ def drain(config: Path, *, stop: bool, timeout_s: int) -> None:
     and goes on draining: the same command shows on, `uncordon` ends it. Exits with 0 once it is
     drained.
 
-    Example: fleetcast-agent drain --stop --timeout 30m --config /etc/fleetcast/agent.toml
+    Example: sudo fleetcast-agent drain --stop --timeout 30m --config /etc/fleetcast/agent.toml
     """
     progress = _Progress(stops=stop)
     try:

@@ -25,7 +25,7 @@ from fleetcast.errors import FleetcastError, InvalidConfiguration
 @click.command()
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, readable=False),
     default=Path(CONFIG),
     show_default=True,
     help="The agent's configuration file.",
