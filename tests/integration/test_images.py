@@ -228,7 +228,7 @@ async def test_a_disk_without_enough_room_is_told_before_anything_is_written(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
     why = await _refused(_store(tmp_path), server.image(_CONTENT), tmp_path / "a")
-    assert re.search(r"the disk of .*/images has 0\.00 GiB free", why)
+    assert re.search(r"the node's disk has 0\.00 GiB free", why)
 
 
 async def test_guests_keep_what_a_file_of_the_node_was_when_it_was_checked(

@@ -263,8 +263,14 @@ async def test_a_guest_waits_while_the_hosts_disk_is_full_and_then_goes_on(
     filler = small_node.state_dir / "filler"
     with pytest.raises(OSError, match="No space"):
         filler.write_bytes(bytes(64 * 2**20))
-    with pytest.raises(BootFailed, match="No space left"):
-        await driver.boot(small_guest(2))
+    for left_kib in (0, 40, 100, 260):  # for its record, its disk's head and body, its seed
+        os.truncate(filler, filler.stat().st_size - left_kib * 1024)
+        with pytest.raises(BootFailed, match="No space left") as failure:
+            await driver.boot(small_guest(2))
+        assert str(small_node.state_dir) not in str(failure.value)
+        assert not small_node.folder(small_guest(2).instance_id).path.exists()
+        with pytest.raises(OSError, match="No space"):
+            filler.write_bytes(bytes(64 * 2**20))
 
     async def run_state() -> str | None:
         (running,) = driver._running.values()  # noqa: SLF001 - not an end, so nobody is told

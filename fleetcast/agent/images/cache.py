@@ -123,7 +123,7 @@ class ImageCache:
             os.fsync(file.fileno())
         except OSError as problem:
             raise BootFailed(
-                f"image {image.id} can't be written to {self._folder}: {problem.strerror}"
+                f"image {image.id} can't be written to the node's cache: {problem.strerror}"
             ) from problem
         if hasher.hexdigest() != image.sha256:
             raise BootFailed(
@@ -156,8 +156,8 @@ class ImageCache:
             free_bytes = shutil.disk_usage(self._folder).free
             if needed_bytes > free_bytes:
                 raise BootFailed(
-                    f"image {image.id} takes {_gib(needed_bytes)}, and the disk of "
-                    f"{self._folder} has {_gib(free_bytes)} free"
+                    f"image {image.id} takes {_gib(needed_bytes)}, and the node's disk has "
+                    f"{_gib(free_bytes)} free"
                 )
             # So that who makes room meanwhile counts it.
             file.truncate(needed_bytes)

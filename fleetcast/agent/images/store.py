@@ -55,7 +55,7 @@ class ImageStore:
                 await self._fetch_once(image)
             size_bytes = await in_background(lambda: virtual_size_bytes(at, image.format))
         except OSError as problem:
-            raise BootFailed(f"image {image.id} can't be used: {problem}") from problem
+            raise BootFailed(f"image {image.id} can't be used: {problem.strerror}") from problem
         return LocalImage(at, image.format, image.firmware, image.architecture, size_bytes)
 
     async def _fetch_once(self, image: Image) -> None:

@@ -35,6 +35,7 @@ async def make_root_disk(
     """
     new = folder.disk.with_suffix(".new")
     await _run(
+        folder,
         *(str(image_tool), "create", "-q", "-f", "qcow2"),
         *("-b", str(folder.image), "-F", image_format),
         *(str(new), str(size_bytes)),
@@ -46,7 +47,7 @@ async def format_of_image(image_tool: Path, folder: GuestFolder) -> ImageFormat:
     """Return what the disk says of the image that it was made on. Raises BootFailed."""
     asked = (str(image_tool), "info", "--output=json", "-f", "qcow2", str(folder.disk))
     try:
-        return msgspec.json.decode(await _run(*asked), type=_DiskInfo).image_format
+        return msgspec.json.decode(await _run(folder, *asked), type=_DiskInfo).image_format
     except msgspec.MsgspecError as problem:
         raise BootFailed(f"its disk can't be used: {problem}") from problem
 
@@ -78,7 +79,7 @@ def _put_in_place(new: Path, path: Path) -> None:
         raise BootFailed(f"its disk can't be made: {problem.strerror}") from problem
 
 
-async def _run(*command: str) -> bytes:
+async def _run(folder: GuestFolder, *command: str) -> bytes:
     """Return what qemu-img says. Raises BootFailed."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -98,5 +99,7 @@ async def _run(*command: str) -> bytes:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise BootFailed(f"its disk can't be used: {complaint.decode(errors='replace').strip()}")
+        why = complaint.decode(errors="replace").strip()
+        # Where things are on the host is not the owner's to know.
+        raise BootFailed(f"its disk can't be used: {why.replace(f'{folder.path}/', '')}")
     return said
