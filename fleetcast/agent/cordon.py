@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fleetcast.agent.durable_files import sync_folder, write_durably
 from fleetcast.messages import CordonState
 
 if TYPE_CHECKING:
@@ -122,15 +122,6 @@ def _write(path: Path, wish: CordonWish) -> None:
     """Make a wish durable. Raises OSError, and then the one before holds."""
     if wish.state == "open":
         path.unlink(missing_ok=True)  # it works on a full disk, too
+        sync_folder(path.parent)
     else:
-        anew = path.with_suffix(".new")
-        with anew.open("wb") as file:
-            file.write(msgspec.json.encode(wish))
-            file.flush()
-            os.fsync(file.fileno())
-        anew.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        write_durably(path, msgspec.json.encode(wish))

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from fleetcast.agent.capacity.settings import CapacitySettings, GpuSettings, TelemetrySettings
+from fleetcast.agent.capacity.settings import CapacitySettings, GpuSettings
 from fleetcast.agent.drivers.qemu.settings import QemuSettings
 from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.setting_types import AbsolutePath
@@ -90,6 +90,14 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a URL that would carry launches in the clear, or that holds a secret."""
         check_nats_url(self.url, key="url", credentials_key="credentials_file")
+
+
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node tells of itself. prometheus_port: on loopback; None: nothing is served."""
+
+    prometheus_port: (
+        Annotated[int, msgspec.Meta(ge=1, le=65_535, description="a port, from 1 to 65535")] | None
+    ) = None
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

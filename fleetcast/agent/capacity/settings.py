@@ -1,4 +1,4 @@
-"""The sections [capacity], [gpus] and [telemetry] of agent.toml."""
+"""The sections [capacity] and [gpus] of agent.toml."""
 
 from __future__ import annotations
 
@@ -65,11 +65,3 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     passthrough: bool = False
     model: Annotated[str, msgspec.Meta(min_length=1, description="a model's name")] | None = None
-
-
-class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node tells of itself. prometheus_port: on loopback; None: nothing is served."""
-
-    prometheus_port: (
-        Annotated[int, msgspec.Meta(ge=1, le=65_535, description="a port, from 1 to 65535")] | None
-    ) = None

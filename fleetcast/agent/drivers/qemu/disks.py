@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fleetcast.agent.drivers import BootFailed
-from fleetcast.agent.drivers.qemu.guest_folder import ImageFormat, sync_folder
+from fleetcast.agent.drivers.qemu.guest_folder import ImageFormat
+from fleetcast.agent.durable_files import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

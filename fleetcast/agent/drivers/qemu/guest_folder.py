@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shutil
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from fleetcast.agent.drivers import Guest
+from fleetcast.agent.durable_files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,14 +72,7 @@ class GuestFolder:
 
     def write_record(self, record: GuestRecord) -> None:
         """Keep the record, whole or not at all, whatever happens to the agent or the host."""
-        new = self._record.with_suffix(".new")
-        # It holds the user data.
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(record))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._record)
-        sync_folder(self.path)
+        write_durably(self._record, msgspec.json.encode(record))
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; the record goes last, so that a crash shows."""
@@ -124,12 +117,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let the host's disk have the names that are in a folder."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
