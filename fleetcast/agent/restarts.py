@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 WINDOW_S: Final = 600
 # Before the first, the second, … restart within the window; after the last one it is stopped.
 DELAYS_S: Final = (1, 4, 16)
+# An end that could not be written: the journal's disk may have room again.
+_TRY_AGAIN_S: Final = 30.0
 
 
 class EndedGuests:
@@ -81,8 +83,9 @@ class EndedGuests:
                 if end.how == "powered off"
                 else await self._crashed(instance_id, end.why, is_news=not entry.is_down)
             )
-            if not is_seen_to:  # for whoever sees to the instance next
+            if not is_seen_to:  # for whoever sees to the instance next; at the latest, then
                 self._untended.setdefault(instance_id, end)
+                self._call_later(_TRY_AGAIN_S, partial(self._attend, [instance_id]))
             return True
         if instance_id in self._to_restart:
             self._to_restart.discard(instance_id)
