@@ -16,6 +16,7 @@ import msgspec
 
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.errors import FleetcastError
+from fleetcast.messages import GIVEN_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 # So late the room of a hold that has lapsed is given back at most.
 _LOOK_EVERY_S: Final = 0.5
-_GIVEN_UP: Final = "Server.LaunchGivenUp"
 
 
 class OrderExpired(FleetcastError):
@@ -118,7 +118,7 @@ class Holds:
     def _given_up(self, entry: Entry, why: str) -> Entry:
         # Nothing runs for a hold, and a guest that may run has to be destroyed first.
         state: InstanceState = "terminated" if entry.is_held else "shutting-down"
-        ending = self._instances.moved(entry, state, _GIVEN_UP, why)
+        ending = self._instances.moved(entry, state, GIVEN_UP, why)
         return msgspec.structs.replace(ending, given_up=True)
 
     # --- leases ----------------------------------------------------------------------------
@@ -145,5 +145,6 @@ class Holds:
             for entry in self._instances.known(lapsed)
             if entry.has_lapsed(now_ms)
         ]
-        await self._instances.record(given_up)
-        _log.info("holds lapsed", extra={"instances": [entry.named() for entry in given_up]})
+        if given_up:  # else what was lapsed has been committed or given up meanwhile
+            await self._instances.record(given_up)
+            _log.info("holds lapsed", extra={"instances": [entry.named() for entry in given_up]})
