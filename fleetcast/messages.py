@@ -38,7 +38,8 @@ MAX_ROOT_DISK_GIB: Final = 16_384  # as EC2's general purpose volumes
 GIVEN_UP: Final = "Server.LaunchGivenUp"
 
 # Ids and types become file names and log fields on the nodes, so a reader takes nothing else.
-InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{8,17}\Z")]
+INSTANCE_ID_PATTERN: Final = r"i-[0-9a-f]{8,17}"
+InstanceId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{INSTANCE_ID_PATTERN}\Z")]
 LaunchId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^r-[0-9a-f]{8,17}\Z")]
 Attempt: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 LaunchIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

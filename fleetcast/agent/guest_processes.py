@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fleetcast.agent.drivers import BootFailed
 from fleetcast.agent.guest_launcher import ORDERS
+from fleetcast.messages import INSTANCE_ID_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AGENT_UNIT: Final = "fleetcast-agent.service"
-_INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
+_INSTANCE_ID: Final = re.compile(INSTANCE_ID_PATTERN)
 # QEMU's own threads need a share beside the guest's vCPUs.
 _CPUS_BESIDE_VCPUS: Final = 1
 _ANSWER_WITHIN_S: Final = 30

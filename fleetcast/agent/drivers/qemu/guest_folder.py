@@ -11,6 +11,7 @@ import msgspec
 
 from fleetcast.agent.drivers import Guest
 from fleetcast.agent.durable_files import write_durably
+from fleetcast.messages import INSTANCE_ID_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 ImageFormat: TypeAlias = Literal["qcow2", "raw"]
 Firmware: TypeAlias = Literal["bios", "uefi"]
 
-_INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
+_INSTANCE_ID: Final = re.compile(INSTANCE_ID_PATTERN)
 
 
 class GuestRecord(msgspec.Struct, frozen=True, kw_only=True):
