@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import os
+import random
 import signal
 from typing import TYPE_CHECKING, Final
 
+import nats.errors
 import pytest
 
 from fleetcast import messages
 from fleetcast.agent.drivers.qemu.guest_folder import GuestFolder
 from fleetcast.agent.drivers.qemu.monitor import Monitor
 from fleetcast.agent.drivers.qemu.qemu_process import QemuProcess
+from fleetcast.local.qemu_guests import guest_pids
 from fleetcast.subjects import NodeAction
 from tests.agent_parts import a_guest, instance_id
 from tests.agent_process import AgentProcess, Requester
@@ -45,8 +50,11 @@ async def requester(server: NatsProcess) -> AsyncIterator[Requester]:
 class _Node:
     """An agent with real guests. zone: of its own, so that a launch can be meant for it."""
 
-    def __init__(self, folder: Path, server: NatsProcess, *, node: str, zone: str) -> None:
+    def __init__(
+        self, folder: Path, server: NatsProcess, *, node: str, zone: str, **changed: object
+    ) -> None:
         folder.mkdir()
+        self.folder = folder
         catalogue = write_catalogue(folder / "images.toml", image_id=_IMAGE_ID)
         self._guests = folder / "state" / "guests"
         self.agent = AgentProcess(
@@ -59,6 +67,7 @@ class _Node:
                 "qemu.accelerator": "tcg",
                 "images.catalogue": str(catalogue),
                 "capacity.memory_mib": 4096,
+                **changed,
             },
         )
 
@@ -166,3 +175,57 @@ async def test_an_agent_that_is_told_to_leave_leaves_its_guests_running_and_comp
         assert [line for line in node.agent.logs if line["level"] != "INFO"] == []
     assert pid is not None
     assert node.pid(1) == pid
+
+
+async def test_whenever_its_agent_is_killed_each_disk_has_one_qemu_and_nothing_runs_unknown(
+    tmp_path: Path, server: NatsProcess, requester: Requester
+) -> None:
+    few_seconds = {"qemu.shutdown_timeout_s": 1, "capacity.vcpu_per_core": 8.0}
+    node = _Node(tmp_path / "n1", server, node="n1", zone="us-east-1a", **few_seconds)
+    chance = random.Random(1)
+    try:
+        for killed_after_s in (0.1, 0.3, 1.0, 2.0):
+            async with node.agent:
+                await _is_as_it_says(node, requester)
+                storm = asyncio.create_task(_give_orders(requester, chance))
+                await asyncio.wait([storm], timeout=killed_after_s)
+                storm.cancel()
+        async with node.agent:
+            known = await _is_as_it_says(node, requester)
+            assert "running" in known.values()
+            await requester.instances(NodeAction.TERMINATE, *_NUMBERS)
+            ended = await _is_as_it_says(node, requester)
+            assert set(ended.values()) == {"terminated"}
+            assert list((node.folder / "state" / "guests").iterdir()) == []
+            capacity = await requester.capacity()
+            assert capacity.free.vcpu == capacity.total.vcpu
+    finally:
+        node.end_guests()
+
+
+_NUMBERS: Final = range(1, 5)
+_ORDERS: Final = (NodeAction.STOP, NodeAction.START, NodeAction.REBOOT, NodeAction.TERMINATE)
+
+
+async def _give_orders(requester: Requester, chance: random.Random) -> None:
+    """Launch an instance each and give orders to all, at random, for ever."""
+    for number in _NUMBERS:
+        with contextlib.suppress(nats.errors.NoRespondersError):
+            await requester.launch(number, instance_type=_SMALL)
+    while True:
+        # More of the first: an instance that is terminated never comes back.
+        (order,) = chance.choices(_ORDERS, weights=(10, 20, 5, 1))
+        await requester.instances(order, chance.choice(_NUMBERS))
+        await asyncio.sleep(chance.random() / 10)
+
+
+async def _is_as_it_says(node: _Node, requester: Requester) -> dict[str, str]:
+    """Wait until the node is at rest; return its inventory, which is what really runs."""
+    at_rest = {"running", "stopped", "terminated"}
+    known = await eventually(
+        requester.inventory, lambda seen: set(seen.values()) <= at_rest, within_s=UP_WITHIN_S
+    )
+    running = {one for one, state in known.items() if state == "running"}
+    assert {one for one in known if guest_pids(node.folder, one)} == running
+    assert len(guest_pids(node.folder)) == len(running)
+    return known
