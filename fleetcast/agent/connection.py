@@ -71,7 +71,7 @@ class Connection:
         doesn't answer, and what nats-py and nkeys raise for a server that refuses.
         """
         if self._settings.credentials_file is not None:
-            _check_credentials(Path(self._settings.credentials_file))
+            check_credentials(Path(self._settings.credentials_file))
         connecting = self._client.connect(
             self._settings.url,
             name=name,
@@ -136,7 +136,8 @@ class Connection:
             self.gone.set_exception(ConnectionLost(why))
 
 
-def _check_credentials(path: Path) -> None:
+def check_credentials(path: Path) -> None:
+    """Raise InvalidConfiguration for a file in which nats-py would look for a key for ever."""
     try:
         credentials = path.read_text(encoding="utf-8", errors="replace")
     except OSError as problem:

@@ -18,7 +18,7 @@ from fleetcast.agent.connection import Connection
 from fleetcast.agent.ending_tasks import end_tasks
 from fleetcast.agent.journal import JournalUnwritable
 from fleetcast.agent.nats_client import AgentClient
-from fleetcast.agent.nats_troubles import ConnectionLost
+from fleetcast.agent.nats_troubles import ConnectionLost, told
 from fleetcast.agent.node import Node
 from fleetcast.agent.service_manager import ServiceManager
 from fleetcast.agent.watchdog import Watchdog
@@ -102,7 +102,7 @@ class Agent:
                 self._keep_forgetting(),
             )
         except (nats.errors.Error, NkeysError) as problem:
-            raise ConnectionLost(f"NATS can't be used: {problem!r}") from problem
+            raise ConnectionLost(f"NATS can't be used: {told(problem)}") from problem
         finally:
             await end_tasks(following)
 

@@ -187,6 +187,16 @@ async def test_a_command_that_nobody_answers_says_why(
     assert f"can't connect to {server.url}" in ended.output
 
 
+async def test_credentials_that_are_none_are_told_before_anybody_is_asked(tmp_path: Path) -> None:
+    creds = tmp_path / "node.creds"
+    creds.write_text("none\n", encoding="utf-8")
+    nowhere = "nats://127.0.0.1:9"
+    agent = AgentProcess(tmp_path, nowhere, **{"nats.credentials_file": str(creds)})
+    ended = await _run(agent, "cordon")
+    assert ended.exit_code == 1
+    assert f"nats.credentials_file: {creds} holds no user JWT" in ended.output
+
+
 @pytest.mark.parametrize("too_odd", ["soon", "30", "-1m"])
 async def test_a_wrong_timeout_is_refused_with_what_would_be_right(
     tmp_path: Path, too_odd: str

@@ -6,6 +6,7 @@ The agent's own NATS settings are used, so that a host needs no others.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
@@ -13,6 +14,7 @@ from nats.aio.client import Client
 from nkeys import NkeysError  # type: ignore[import-untyped] # it has no annotations
 
 from fleetcast import messages
+from fleetcast.agent.connection import check_credentials
 from fleetcast.agent.nats_troubles import close_in_time, told
 from fleetcast.errors import FleetcastError
 from fleetcast.subjects import node_subject
@@ -34,8 +36,10 @@ async def ask_node(
 ) -> messages.CordonReply:
     """Ask the agent that these settings are of, on a connection for this alone.
 
-    Raises NodeSilent.
+    Raises NodeSilent, and InvalidConfiguration for credentials that are none.
     """
+    if settings.nats.credentials_file is not None:
+        check_credentials(Path(settings.nats.credentials_file))
     connection = Client()
     heard: list[str] = []
 
@@ -82,6 +86,9 @@ async def _answer(
         )
     except nats.errors.NoRespondersError:
         raise _NoAnswer(f"no agent answers for {where}: is it running?") from None
+    except nats.errors.TimeoutError as problem:
+        why = f"doesn't answer within {_ANSWER_WITHIN_S} s; it may still do what it was asked"
+        raise _NoAnswer(f"the agent of {where} {why}") from problem
     except (nats.errors.Error, OSError) as problem:
         raise _NoAnswer(f"the agent of {where}: {told(problem)}") from problem
     return messages.decode(answer.data, messages.CordonReply)
