@@ -109,6 +109,7 @@ def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
             },
         )
         fleet.start_function(_REGION)
+        assert wait_until(lambda: _would_launch(client), 30)  # the node has read the catalogue
         server.may_end.clear()
         _end_one_that_waits_for_its_image(client, server)
         server.may_end.set()
@@ -131,6 +132,12 @@ def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
         assert instance["PrivateIpAddress"].startswith("169.254.")
         assert instance["RootDeviceName"] == "/dev/sda1"
         assert server.asked["/image"] == 1
+
+
+def _would_launch(client: EC2Client) -> bool:
+    with pytest.raises(ClientError) as refusal:
+        _launch(client, InstanceType="t3.nano", DryRun=True)
+    return error_of(refusal.value)[0] == "DryRunOperation"
 
 
 def _end_one_that_waits_for_its_image(client: EC2Client, server: ImageServer) -> None:
