@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -11,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +22,16 @@ import pytest
 from moto import mock_aws
 
 from fleetcast.agent.drivers import BootFailed
+from fleetcast.agent.images import sources
 from fleetcast.agent.images.cache import ImageCache
 from fleetcast.agent.images.store import ImageStore
 from tests.eventually import eventually
 from tests.image_server import ImageServer, an_image, image_server
+from tests.tls_endpoint import HOST, served, write_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from http.server import BaseHTTPRequestHandler
 
     from fleetcast.agent.images.catalogue import Image
 
@@ -109,6 +114,54 @@ async def test_who_gives_up_leaves_the_fetch_to_the_others(
     server.may_end.set()
     assert (await other).path.read_bytes() == _CONTENT
     assert server.asked["/image"] == 1
+
+
+async def test_a_server_that_sends_hardly_anything_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_LOOK_EVERY_S", 0.1)
+
+    def send_slowly(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(_CONTENT)))
+        request.end_headers()
+        with contextlib.suppress(OSError):  # it has been given up
+            for byte in _CONTENT[:2_000]:
+                request.wfile.write(bytes([byte]))
+                time.sleep(0.02)
+
+    with _served(tmp_path, monkeypatch, send_slowly) as image:
+        refused = _refused(_store(tmp_path), image, tmp_path / "a")
+        assert "sends less than" in await asyncio.wait_for(refused, timeout=15)
+    assert _cached(tmp_path) == set()
+
+
+async def test_an_image_that_comes_in_chunks_is_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_chunks(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Transfer-Encoding", "chunked")
+        request.end_headers()
+        for chunk in (_CONTENT[:100_000], _CONTENT[100_000:], b""):
+            request.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+    with _served(tmp_path, monkeypatch, send_chunks) as image:
+        local = await _store(tmp_path).link(image, tmp_path / "a")
+    assert local.path.read_bytes() == _CONTENT
+
+
+@contextlib.contextmanager
+def _served(
+    folder: Path,
+    environment: pytest.MonkeyPatch,
+    answer: Callable[[BaseHTTPRequestHandler], None],
+) -> Iterator[Image]:
+    """Serve an image in a way of its own."""
+    certificate = write_certificate(folder)
+    environment.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with served(certificate, answer) as port:
+        yield an_image(_CONTENT, url=f"https://{HOST}:{port}/image")
 
 
 async def test_a_wrong_content_names_both_checksums_and_is_fetched_anew(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +24,9 @@ _CHUNK_BYTES: Final = 1 << 20
 _CONNECT_WITHIN_S: Final = 10
 _READ_WITHIN_S: Final = 30
 _MAX_REDIRECTS: Final = 5
+# A server that sends a byte now and then would hold up all other fetches of the node for ever.
+_LEAST_BYTES_A_S: Final = 10_000
+_LOOK_EVERY_S: Final = 60.0
 
 
 class FetchFailed(FleetcastError):
@@ -99,11 +103,31 @@ def _opened_https(url: str) -> Iterator[Source]:
                 length = response.headers.get("Content-Length", "")
                 yield Source(
                     length=int(length) if length.isdecimal() else None,
-                    chunks=response.stream(_CHUNK_BYTES, decode_content=False),
+                    chunks=_while_enough_comes(url, _parts(response)),
                 )
         except urllib3.exceptions.HTTPError as problem:
             is_lasting = isinstance(problem, urllib3.exceptions.SSLError)
             raise FetchFailed(url, str(problem), may_pass=not is_lasting) from problem
+
+
+def _parts(response: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's, imported late
+    """Give out what has come as soon as it has."""
+    while part := response.read1(_CHUNK_BYTES, decode_content=False):
+        yield part
+
+
+def _while_enough_comes(source: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Pass on what comes. Raises FetchFailed when hardly anything does."""
+    began_s, came_bytes = time.monotonic(), 0
+    for chunk in chunks:
+        came_bytes += len(chunk)
+        took_s = time.monotonic() - began_s
+        if took_s >= _LOOK_EVERY_S:
+            if came_bytes < took_s * _LEAST_BYTES_A_S:
+                why = f"sends less than {_LEAST_BYTES_A_S // 1000} kB a second"
+                raise FetchFailed(source, why, may_pass=True)
+            began_s, came_bytes = time.monotonic(), 0
+        yield chunk
 
 
 def _https_response(pool: Any, url: str) -> Any:  # noqa: ANN401 - urllib3's, imported late
