@@ -22,7 +22,7 @@ from fleetcast.agent.images.settings import ImagesSettings
 from fleetcast.agent.install import service_user
 from tests.agent_parts import instance_id
 from tests.agent_process import AgentProcess, Requester
-from tests.image_server import an_image, catalogue_text
+from tests.image_server import ID, an_image, catalogue_text
 from tests.nats_process import NatsProcess
 from tests.tls_endpoint import write_certificate
 
@@ -301,7 +301,12 @@ def test_a_node_without_images_fails_and_is_told_what_one_looks_like(tmp_path: P
     images = tmp_path / "images.toml"
     (none,) = check_images(ImagesSettings(catalogue=str(images)))
     _fails(none, str(images), "[[image]]", "region_catalogue")
-    images.write_text(catalogue_text(an_image(b"a", path="/a")), encoding="utf-8")
+    path = str(tmp_path / "a.img")
+    images.write_text(catalogue_text(an_image(b"a", path=path)), encoding="utf-8")
+    (unread,) = check_images(ImagesSettings(catalogue=str(images)))
+    assert unread.state == "warn"
+    assert f"can't read the files of {ID} {path}" in unread.found
+    Path(path).touch()
     (some,) = check_images(ImagesSettings(catalogue=str(images)))
     assert (some.state, some.found) == ("ok", f"1 in {images}")
     images.write_text("[[image]]\nid = 1\n", encoding="utf-8")

@@ -9,6 +9,7 @@ from fleetcast.agent.doctor.finding import fail, ok, warn
 from fleetcast.agent.images.known_images import OwnCatalogue, read_regions_catalogue
 from fleetcast.agent.images.sources import FetchFailed
 from fleetcast.agent.images.urls import shown_url
+from fleetcast.agent.install.service_user import may_read
 from fleetcast.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -35,10 +36,20 @@ def check_images(settings: ImagesSettings) -> list[Finding]:
                 "format and architecture; or set region_catalogue in [images] of agent.toml",
             )
         ]
-    found = [ok(check, f"{len(own)} in {settings.catalogue}")]
+    if unread := [one for one in own.values() if one.path and not _is_readable(Path(one.path))]:
+        named = ", ".join(f"{one.id} {one.path}" for one in unread)
+        mend = "put them there, outside of /home, /root and /tmp, with: chmod a+r"
+        # It may have copies of them.
+        found = [warn(check, f"the agent's user can't read the files of {named}", mend)]
+    else:
+        found = [ok(check, f"{len(own)} in {settings.catalogue}")]
     if settings.region_catalogue is not None:
         found.append(_check_regions(settings.region_catalogue))
     return found
+
+
+def _is_readable(path: Path) -> bool:
+    return path.is_file() and may_read(path)
 
 
 def _check_regions(url: str) -> Finding:
