@@ -186,6 +186,7 @@ async def test_an_end_is_told_once_and_nothing_that_was_ordered_is_told(
     driver = under_test.driver
     for number in (1, 2):
         await driver.boot(under_test.guest(number))
+    for number in (1, 2):  # side by side until then
         await under_test.is_up(instance_id(number))
     following = asyncio.create_task(driver.next_end())
     await driver.reboot(I2)
