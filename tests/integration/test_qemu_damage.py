@@ -55,6 +55,14 @@ async def test_a_guest_whose_record_is_damaged_boots_from_the_disk_that_it_has(
         await driver.boot(_GUEST)
         assert folder.disk.stat().st_ino == disk
         assert folder.read_record() == written
+        # And while it runs, and no agent is there.
+        pid = folder.pid.read_text()
+        record.write_bytes(damaged)
+        await driver.leave()
+        assert await driver.alive() == {}
+        await driver.boot(_GUEST)
+        assert folder.pid.read_text() == pid
+        assert await driver.alive() == {_ID: _GUEST}
         await driver.stop(_ID)
 
 

@@ -46,7 +46,16 @@ async def make_root_disk(
 
 async def format_of_image(image_tool: Path, folder: GuestFolder) -> ImageFormat:
     """Return what the disk says of the image that it was made on. Raises BootFailed."""
-    asked = (str(image_tool), "info", "--output=json", "-f", "qcow2", str(folder.disk))
+    # Shared: a guest may be running on it.
+    asked = (
+        str(image_tool),
+        "info",
+        "--force-share",
+        "--output=json",
+        "-f",
+        "qcow2",
+        str(folder.disk),
+    )
     try:
         return msgspec.json.decode(await _run(folder, *asked), type=_DiskInfo).image_format
     except msgspec.MsgspecError as problem:

@@ -9,6 +9,7 @@ finds the pid file locked, or the disk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -112,6 +113,7 @@ class QemuDriver:
         if running is not None:
             await running.look()
             if not running.has_ended and await self._goes_on(running):
+                await self._repair(guest)
                 return
             await self._end(running)
         folder = self._folders.of(guest.instance_id)
@@ -139,6 +141,14 @@ class QemuDriver:
                 raise
             return False
         return True
+
+    async def _repair(self, guest: Guest) -> None:
+        """Give a guest that runs its record again, if that is damaged: it was not taken over."""
+        folder = self._folders.of(guest.instance_id)
+        if folder.read_record() is None:
+            with contextlib.suppress(BootFailed, OSError):  # it runs on without
+                await make_ready(guest, folder, images=self._images, host=self._host)
+            await self._network.resume(guest, folder)
 
     async def _start(self, record: GuestRecord, folder: GuestFolder) -> None:
         running = None
