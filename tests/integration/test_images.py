@@ -315,6 +315,15 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "No such file" in await _refused(_store(tmp_path), image, tmp_path / "a")
 
 
+async def test_a_pipe_is_no_image_and_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    image = an_image(b"", path=str(pipe))
+    async with asyncio.timeout(15):
+        refused = await _refused(_store(tmp_path), image, tmp_path / "a")
+    assert "is no file with an image" in refused
+
+
 @pytest.mark.parametrize("has_credentials", [True, False])
 async def test_an_image_comes_from_s3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_credentials: bool

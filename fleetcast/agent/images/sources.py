@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -83,6 +84,9 @@ def _opened_file(path: str) -> Iterator[Source]:
             yield chunk
 
     try:
+        # Who opens a pipe that nobody writes to waits for ever.
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise FetchFailed(path, "is no file with an image", may_pass=False)
         file = Path(path).open("rb")  # noqa: SIM115 - closed below, not by an error of opening it
         length = os.fstat(file.fileno()).st_size
     except OSError as problem:
