@@ -61,7 +61,9 @@ def in_tree(tree: Path, *command: str | Path) -> str:
 
 def chrooted(tree: Path, *command: str | Path) -> tuple[str | Path, ...]:
     """Return a command that has the tree as its root, and /proc only while it runs."""
-    mount = f'mount -t proc proc {tree}/proc && exec chroot {tree} "$@"'
+    # Make keeps bytecode apart here; in the tree it is to lie where its own Python looks for it.
+    enter = f"exec env -u PYTHONPYCACHEPREFIX chroot {tree}"
+    mount = f'mount -t proc proc {tree}/proc && {enter} "$@"'
     return ("unshare", "--mount", "sh", "-c", mount, "sh", *command)
 
 
