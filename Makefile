@@ -37,7 +37,7 @@ demo-vm: $(VENV) $(NODE) ## boot a real Linux guest through RunInstances and fol
 local: $(VENV) $(NODE) ## start the local stack and stay until Ctrl-C (FLEET=region=3x8vcpu/32GiB,...)
 	@$(RUN) -m fleetcast.local run
 
-local-up: $(VENV) $(NODE) ## start the local stack in the background; returns when it answers
+local-up: $(VENV) $(NODE) ## start it in the background; returns when it answers (GUESTS=qemu: real guests)
 	@$(RUN) -m fleetcast.local up
 
 local-down: $(VENV) ## stop the local stack that local-up started

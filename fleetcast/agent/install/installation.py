@@ -119,7 +119,7 @@ class Installation:
             raise InstallFailed(
                 f"{hidden[0]} is in a folder that a service doesn't see: install into another, "
                 "e.g. /usr/bin/python3 -m venv /opt/fleetcast && "
-                "/opt/fleetcast/bin/pip install 'fleetcast[agent]'"
+                "/opt/fleetcast/bin/pip install 'fleetcast-VERSION-py3-none-any.whl[agent]'"
             )
 
     def _write_node_files(self, python: str, wished: str) -> bool:
