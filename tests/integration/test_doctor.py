@@ -83,7 +83,7 @@ async def test_a_node_that_can_serve_is_told_so_with_what_was_measured(
     assert shown.exit_code == 0, shown.output
     for said in (
         "ok    configuration: ",
-        "node n1 of us-east-1, 7 instance types",
+        "node n1 of us-east-1, up to 7 instance types",
         "GiB free below",
         f"ok    NATS: connected to {server.url}; a round trip takes ",
         "ok    permissions: all 4 kinds of subscriptions are allowed",
