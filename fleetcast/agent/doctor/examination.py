@@ -45,7 +45,8 @@ def examine(config: Path, *, now_s: Callable[[], float] = time.time) -> list[Fin
     except InvalidConfiguration as problem:
         found = f"{problem.key} {problem.problem}"
         return [fail("configuration", found, f"expected: {problem.expected}")]
-    named = f"{config}: node {settings.node} of {settings.region}, up to {len(served)} instance types"
+    node = f"node {settings.node} of {settings.region}"
+    named = f"{config}: {node}, up to {len(served)} instance types"
     return [
         ok("configuration", named),
         *_of_host(config, settings),
