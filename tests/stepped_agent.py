@@ -90,6 +90,9 @@ class SteppedDriver:
     def overhead_mib(self, memory_mib: int) -> int:  # noqa: ARG002 - the contract's
         return 0
 
+    def lacks(self) -> None:
+        """Nothing."""
+
     async def in_use(self) -> dict[str, GuestUse]:
         return {}
 

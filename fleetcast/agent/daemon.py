@@ -80,6 +80,7 @@ class Agent:
     async def _serve(self) -> None:
         node = self._node
         await node.guests.restore()
+        node.bootable.look()  # before anybody can ask
         # Guests end whether NATS is there or not.
         following = asyncio.create_task(node.guests.keep_following_ends())
         watchdog = Watchdog(
@@ -96,6 +97,7 @@ class Agent:
                     taken=node.host.driver.in_use,
                     capacity_changed=node.changed.set,
                 ),
+                node.bootable.keep_looking(),
                 self._serve_metrics(),
                 node.drain.keep_draining(),
                 node.holds.keep_lapsing(),

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetcast.agent.bootable import BootableWatch
 from fleetcast.agent.capacity.gpu_load import GpuLoad, has_nvidia_driver
 from fleetcast.agent.capacity.gpus import gpus_for_guests
 from fleetcast.agent.capacity.host import Host
@@ -76,6 +77,9 @@ class Node:
         self.changed = asyncio.Event()
         self.host = GuestHost(settings, state_dir)
         ledger = self.host.ledger
+        self.bootable = BootableWatch(
+            self.host.driver.lacks, ledger, capacity_changed=self.changed.set
+        )
         self.journal = Journal.open(state_dir / "journal.sqlite")
         self.instances = Instances(
             journal=self.journal,

@@ -134,6 +134,29 @@ def test_a_guest_boots_from_an_image_that_its_regions_catalogue_names(
         assert server.asked["/image"] == 1
 
 
+def test_a_node_without_images_is_not_asked_until_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, catalogue = ec2_client(), tmp_path / "images.toml"
+    with small_fleet(tmp_path, monkeypatch) as fleet:
+        fleet.start_region(_REGION)
+        fleet.start_agent(
+            _REGION,
+            "n1",
+            slots=1,
+            driver="qemu",
+            **{"images.catalogue": str(catalogue), "qemu.accelerator": "tcg"},
+        )
+        fleet.start_function(_REGION)
+        with pytest.raises(ClientError) as refusal:
+            _launch(client, InstanceType="t3.nano")
+        assert error_of(refusal.value)[0] == "InsufficientInstanceCapacity"
+        disk = tmp_path / "disk.raw"
+        disk.write_bytes(_CONTENT)
+        catalogue.write_text(catalogue_text(an_image(_CONTENT, path=str(disk))), encoding="utf-8")
+        assert wait_until(lambda: _would_launch(client), 15)
+
+
 def _would_launch(client: EC2Client) -> bool:
     with pytest.raises(ClientError) as refusal:
         _launch(client, InstanceType="t3.nano", DryRun=True)

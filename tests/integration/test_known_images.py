@@ -106,16 +106,12 @@ def test_a_launch_is_refused_in_the_words_of_ec2(tmp_path: Path) -> None:
     )
 
 
-def test_a_node_that_knows_no_image_leaves_launches_to_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_that_knows_no_image_leaves_launches_to_others(tmp_path: Path) -> None:
     # One that was just installed must not tell for its region that nothing exists.
-    answered = _answer(_images(tmp_path), _request())
-    assert answered == (
-        "node fault",
-        f"the node knows no image: {tmp_path / 'images.toml'} is missing or empty",
-    )
-    assert "no image is known" in caplog.text
+    images = _images(tmp_path)
+    lacked = f"the node knows no image: {tmp_path / 'images.toml'} is missing or empty"
+    assert images.lacks() == lacked
+    assert _answer(images, _request()) == ("node fault", lacked)
 
 
 @pytest.mark.parametrize(

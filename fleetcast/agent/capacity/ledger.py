@@ -14,7 +14,9 @@ from fleetcast.capacity import Resources, how_many_fit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Cause: TypeAlias = Literal["stopping", "journal unwritable", "set aside", "cordoned", "draining"]
+Cause: TypeAlias = Literal[
+    "stopping", "journal unwritable", "set aside", "cordoned", "draining", "nothing to boot"
+]
 
 
 class Ledger:

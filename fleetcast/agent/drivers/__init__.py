@@ -131,6 +131,9 @@ class Driver(Protocol):
     def overhead_mib(self, memory_mib: int) -> int:
         """Return what a guest of that size takes of the host's memory beside its own, in MiB."""
 
+    def lacks(self) -> str | None:
+        """Say without what no new guest could boot here, or None. Takes no time."""
+
     async def in_use(self) -> Mapping[str, GuestUse]:
         """Return what the guests that run have taken by now, by id; it is asked every few seconds.
 

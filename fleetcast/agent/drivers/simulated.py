@@ -121,6 +121,9 @@ class SimulatedDriver:
         """Take nothing of the host's memory."""
         return 0
 
+    def lacks(self) -> None:
+        """Lack nothing: no image is read."""
+
     async def in_use(self) -> dict[str, GuestUse]:
         """Take nothing of the host."""
         return {}

@@ -25,6 +25,7 @@ __all__ = ["Images", "LocalImage"]
 
 _GIB: Final = 2**30
 _IMAGE_ID: Final = re.compile(IMAGE_ID_PATTERN)
+_UNREAD: Final = "the region's image catalogue has not been read yet"
 
 
 class Images:
@@ -92,11 +93,21 @@ class Images:
             return ClientFault(
                 "InvalidAMIID.Malformed", f'Invalid id: "{image_id}" (expecting "ami-...")'
             )
-        if not self._known.knows_all():
-            return NodeFault("the region's image catalogue has not been read yet")
-        if self._known.is_unfilled:  # what other nodes know is no mistake of who asks
-            return NodeFault(f"the node knows no image: {self._catalogue} is missing or empty")
+        self._known.look_for_news()
+        # What the region's catalogue has, or other nodes know, is no mistake of who asks.
+        if self._known.is_unread:
+            return NodeFault(_UNREAD)
+        if lacked := self.lacks():
+            return NodeFault(lacked)
         return ClientFault("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+    def lacks(self) -> str | None:
+        """Say why the node knows of no image at all, if nobody has told it of any."""
+        if not self._known.is_untold:
+            return None
+        if self._known.is_unread:
+            return _UNREAD
+        return f"the node knows no image: {self._catalogue} is missing or empty"
 
     async def link(self, image_id: str, at: Path) -> LocalImage:
         """Give a guest its image as `at`, a link on the state folder's file system.

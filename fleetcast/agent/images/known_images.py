@@ -152,13 +152,16 @@ class KnownImages:
     def __init__(self, own: OwnCatalogue, region: RegionCatalogue | None) -> None:
         self._own = own
         self._region = region
-        if self.is_unfilled:
-            _log.warning("no image is known: launches are left to other nodes")
 
     @property
-    def is_unfilled(self) -> bool:
+    def is_untold(self) -> bool:
         """Whether nobody has told the node of any image: it was just installed, most likely."""
-        return self._region is None and not self._own.images
+        return not self._own.images and (self._region is None or self._region.images is None)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the region's catalogue has never been read, so that more images may be there."""
+        return self._region is not None and self._region.images is None
 
     def get(self, image_id: str) -> Image | None:
         """Return the image of that id, or None."""
@@ -167,12 +170,10 @@ class KnownImages:
             image = self._region.images.get(image_id)
         return image
 
-    def knows_all(self) -> bool:
-        """Say whether an image that isn't known isn't there. There may be news: have a look."""
-        if self._region is None:
-            return True
-        self._region.fetch_soon()
-        return self._region.images is not None
+    def look_for_news(self) -> None:
+        """Have the region's catalogue fetched soon: somebody has asked for what isn't known."""
+        if self._region is not None:
+            self._region.fetch_soon()
 
     async def keep_current(self) -> None:
         """Follow both until cancelled."""

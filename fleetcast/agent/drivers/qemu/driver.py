@@ -96,6 +96,10 @@ class QemuDriver:
         self._images.check(request, instance_type)
         self._network.check(request.key_name)
 
+    def lacks(self) -> str | None:
+        """Say that no image is known, if so."""
+        return self._images.lacks()
+
     def addresses(self, instance_id: str) -> Addresses:
         """Return where that guest is, or will be."""
         return self._network.addresses(instance_id)
