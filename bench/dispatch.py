@@ -6,11 +6,9 @@ guests run. DynamoDB is left out on both.
 
 Throughput is measured with IN_FLIGHT workers that each ask again at once, which suits nats-py best:
 what they ask leaves in few writes. `own_tasks`: with a task for each request instead, as many at
-once, on both sides. `one_process`: the same, against a raw side whose both ends share a process and
-so a core, as a script that measures nats-py has them. `accepting`: with guests whose boots cost
-nothing, since what a boot costs is its driver's, and comes after the answer. Both sides take turns,
-and a ratio is the median of what the ROUNDS gave: one by itself is off by a third when the machine
-does anything else.
+once, on both sides. `accepting`: with guests whose boots cost nothing, since what a boot costs is
+its driver's, and comes after the answer. Both sides take turns, and a ratio is the median of what
+the ROUNDS gave: one by itself is off by a third when the machine does anything else.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from nats.aio.client import Client
-    from nats.aio.msg import Msg
 
     from lambdas.bus import Bus
 
@@ -46,7 +43,6 @@ ROUNDS: Final = 5
 THROUGHPUT_CALLS: Final = 6_000
 SERIAL_CALLS: Final = 1_000
 _PAYLOAD: Final = b"x" * 300
-_ECHO_HERE: Final = "bench.echo.here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +68,6 @@ class _Raw:
         headers = dict(self._headers)
         await self._connection.request(ECHO_SUBJECT, self._message, timeout=5, headers=headers)
 
-    async def echo_here(self) -> None:
-        await self._connection.request(_ECHO_HERE, _PAYLOAD, timeout=5)
-
     async def ask_nobody(self) -> None:
         with contextlib.suppress(nats.errors.NoRespondersError):
             await self._connection.request("bench.nobody", _PAYLOAD, timeout=5)
@@ -96,9 +89,7 @@ async def run() -> None:
     """Measure both sides and publish the ratios."""
     with nats_server() as server:
         async with running_nodes("echo", [server], count=1, slots=0), bus_to(server.url) as bus:
-            connection, other_end = await nats.connect(server.url), await nats.connect(server.url)
-            await other_end.subscribe(_ECHO_HERE, cb=_reply)
-            await other_end.flush()
+            connection = await nats.connect(server.url)
             raw, ours = _Raw(connection), _Launching(bus)
             slots = 2 * ROUNDS * THROUGHPUT_CALLS + SERIAL_CALLS
             async with running_nodes("tokens", [server], count=1, slots=slots):
@@ -113,34 +104,23 @@ async def run() -> None:
             about = "with guests that boot at no cost"
             figures.append(_rates_ratio("throughput_ratio_accepting", rounds, about))
             await connection.close()
-            await other_end.close()
     publish("dispatch", figures)
-
-
-async def _reply(message: Msg) -> None:
-    await message.respond(message.data)
 
 
 async def _throughputs(raw: _Raw, ours: _Launching) -> list[Figure]:
     plain: list[tuple[float, float]] = []
     same_message: list[tuple[float, float]] = []
     own_tasks: list[tuple[float, float]] = []
-    one_process: list[tuple[float, float]] = []
     for _ in range(ROUNDS):
         raw_rate, rate = await _rate(raw.echo), await _rate(ours.launch)
         plain.append((rate, raw_rate))
         same_message.append((rate, await _rate(raw.echo_launch)))
-        task_rate = await _rate_of_tasks(ours.launch)
-        own_tasks.append((task_rate, await _rate_of_tasks(raw.echo)))
-        one_process.append((task_rate, await _rate_of_tasks(raw.echo_here)))
+        own_tasks.append((await _rate_of_tasks(ours.launch), await _rate_of_tasks(raw.echo)))
     about = "against the launch's own bytes and headers, raw"
     return [
         _rates_ratio("throughput_ratio", plain, f"{IN_FLIGHT} in flight"),
         _rates_ratio("throughput_ratio_same_message", same_message, about),
         _rates_ratio("throughput_ratio_own_tasks", own_tasks, "each request a task"),
-        _rates_ratio(
-            "throughput_ratio_one_process", one_process, "raw with both ends in one process"
-        ),
     ]
 
 

@@ -10,6 +10,7 @@ from nats.aio.client import Client
 
 from lambdas.bus import Bus
 from lambdas.settings import Region
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +54,7 @@ async def listener(url: str, *, silent: bool = False) -> AsyncIterator[list[Msg]
             await message.respond(message.data)
 
     await client.subscribe("ask.>", cb=hear)
-    await client.flush()
+    await settled(client)
     try:
         yield heard
     finally:

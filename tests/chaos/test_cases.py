@@ -11,6 +11,7 @@ from fleetcast.errors import InsufficientInstanceCapacity
 from fleetcast.subjects import LAUNCH_QUEUE_GROUP, launch_subject
 from tests.chaos.world import OTHER_REGION, REGION, Count, side_by_side
 from tests.eventually import eventually
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -73,7 +74,7 @@ async def test_a_region_that_is_dry_and_one_that_answers_nonsense_leave_the_thir
 
     subject = launch_subject(ODD_REGION, "t3.medium")
     await odd.subscribe(subject, queue=LAUNCH_QUEUE_GROUP, cb=answer)
-    await odd.flush()
+    await settled(odd)
     functions = [await world.function() for _ in range(3)]
     await side_by_side(*map(world.launched, functions))
     await odd.close()

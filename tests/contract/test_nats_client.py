@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from fleetcast import messages
 from fleetcast.agent.nats_client import AgentClient, Delivery
 from tests.nats_process import NatsProcess
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,7 +78,7 @@ async def test_a_message_that_cannot_be_read_is_delivered_and_makes_nobody_deaf(
     _, sender = await asyncio.open_connection(address.hostname, address.port)
     try:
         await agent.hear("ec2.*", received.put_nowait)
-        await agent.flush()
+        await settled(agent)
         after = b"PUB ec2.a 5\r\nafter\r\n"
         sender.write(b'CONNECT {"headers":true,"verbose":false}\r\n' + odd + after)
         async with asyncio.timeout(5):
@@ -121,7 +122,7 @@ async def test_a_request_is_heard_with_its_headers_and_answered_without(
     requester = await nats.connect(server.url)
     try:
         await agent.hear("ec2.a", heard.put_nowait, queue="workers")
-        await agent.flush()
+        await settled(agent)
         asking = asyncio.create_task(
             requester.request("ec2.a", b"hello", timeout=5, headers=sent.encode())
         )
@@ -147,7 +148,7 @@ async def test_an_answer_that_the_server_would_not_take_leaves_the_connection_al
             with pytest.raises(nats.errors.MaxPayloadError):
                 await agent.answer(b"_INBOX.a", b"x" * 1025)
             await agent.answer(b"_INBOX.a", b"x" * 1024)
-            await agent.flush()
+            await settled(agent)
         finally:
             await agent.close()
 

@@ -28,6 +28,7 @@ from fleetcast.subjects import (
 )
 from tests.ec2_endpoint import ec2_client
 from tests.eventually import eventually
+from tests.settled_client import settled
 from tests.small_fleet import TYPE, SmallFleet, small_fleet
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ async def _listen(fleet: SmallFleet, asked: set[str]) -> Client:
 
     listener = await nats.connect(fleet.servers[REGION].url)
     await listener.subscribe("ec2.>", cb=note)
-    await listener.flush()
-    await listener.flush()
+    await settled(listener)
     return listener
 
 

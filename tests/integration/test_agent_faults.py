@@ -23,6 +23,7 @@ from tests.agent_process import (
 )
 from tests.eventually import eventually
 from tests.nats_process import NatsProcess
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -208,10 +209,7 @@ async def test_hostile_requests_leave_an_agent_that_serves(
             for subject in (MEDIUM, "ec2.node.us-east-1.n1.Terminate", "ec2.region.us-east-1.X"):
                 await connection.publish(subject, payload, reply="_INBOX.nobody")
                 await connection.publish(subject, payload, headers={"Fleetcast-Attempt": "x" * 999})
-        # Twice, as fleetcast/agent/limited_subscription.py says: until then the server may not have
-        # counted them.
-        await connection.flush()
-        await connection.flush()
+        await settled(connection)  # or the server may not have counted them
         await eventually(lambda: promised_room(server), lambda held: held.get(MEDIUM) == 4)
         assert await requester.accepted(1, 2, 3, 4) == tuple(map(instance_id, (1, 2, 3, 4)))
         assert not [one for one in agent.logs if one["level"] in {"ERROR", "CRITICAL"}]

@@ -15,6 +15,7 @@ from fleetcast.subjects import RegionAction, region_subject
 from lambdas.claims import Claims
 from tests.bus_parts import REGION, bus_to, closing
 from tests.nats_process import NatsProcess
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -56,7 +57,7 @@ async def agents(url: str, delays_s: Mapping[str, float]) -> AsyncIterator[None]
 
     await client.subscribe(region_subject(REGION, RegionAction.LOCATE_LAUNCH), cb=answer)
     await client.subscribe(region_subject(REGION, RegionAction.CANCEL_LAUNCH), cb=answer)
-    await client.flush()
+    await settled(client)
     try:
         yield
     finally:

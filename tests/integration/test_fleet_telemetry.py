@@ -18,6 +18,7 @@ from lambdas.settings import Region
 from tests.agent_process import NODE, REGION, AgentProcess, Requester
 from tests.eventually import eventually
 from tests.nats_process import NatsProcess
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +66,7 @@ async def answering(url: str, answer: bytes | None) -> AsyncIterator[None]:
             await message.respond(answer)
 
     await client.subscribe(region_subject(REGION, RegionAction.DESCRIBE_CAPACITY), cb=hear)
-    await client.flush()
+    await settled(client)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from fleetcast.agent.nats_client import AgentClient
 from fleetcast.subjects import RegionAction, region_subject
 from tests.agent_parts import HeldUpJournal, attempt_request, unit_node
 from tests.nats_process import NatsProcess
+from tests.settled_client import settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,7 +51,7 @@ async def test_an_order_that_waits_for_the_disk_keeps_nobody_else_waiting(
 ) -> None:
     async with unit_node(tmp_path) as node:
         await node.actions.listen(agent, region="r")
-        await agent.flush()
+        await settled(agent)
         disk = HeldUpJournal(node.journal)
         try:
             answers = await requester.subscribe("answers")
@@ -62,6 +63,6 @@ async def test_an_order_that_waits_for_the_disk_keeps_nobody_else_waiting(
             disk.let_go()
         assert messages.decode(described.data, messages.CapacityReply).node == "n1"
         await node.actions.answered()
-        await agent.flush()
+        await settled(agent)
         cancelled = await answers.next_msg(timeout=5)
         assert messages.decode(cancelled.data, messages.InstancesReply).instances == ()

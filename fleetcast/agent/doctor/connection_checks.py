@@ -174,6 +174,8 @@ async def _check_permissions(
     for subject, queue in wanted:
         errors.clear()
         subscription = await connection.subscribe(subject, queue=queue)
+        # Twice: nats-py writes a PING ahead of what still waits to be written.
+        await connection.flush()
         await connection.flush()
         if errors:
             refused.append(f"{subject} {queue}".strip())
