@@ -183,16 +183,17 @@ async def test_whenever_its_agent_is_killed_each_disk_has_one_qemu_and_nothing_r
     few_seconds = {"qemu.shutdown_timeout_s": 1, "capacity.vcpu_per_core": 8.0}
     node = _Node(tmp_path / "n1", server, node="n1", zone="us-east-1a", **few_seconds)
     chance = random.Random(1)
+    seen: set[str] = set()
     try:
         for killed_after_s in (0.1, 0.3, 1.0, 2.0):
             async with node.agent:
-                await _is_as_it_says(node, requester)
+                seen |= set((await _is_as_it_says(node, requester)).values())
                 storm = asyncio.create_task(_give_orders(requester, chance))
                 await asyncio.wait([storm], timeout=killed_after_s)
                 storm.cancel()
         async with node.agent:
-            known = await _is_as_it_says(node, requester)
-            assert "running" in known.values()
+            seen |= set((await _is_as_it_says(node, requester)).values())
+            assert "running" in seen  # whether it still does is up to the last orders
             await requester.instances(NodeAction.TERMINATE, *_NUMBERS)
             ended = await _is_as_it_says(node, requester)
             assert set(ended.values()) == {"terminated"}
