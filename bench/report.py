@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FOLDER = Path("build/bench")
+FOLDER = Path("build/bench").absolute()
 
 
 @dataclass(frozen=True, kw_only=True)
