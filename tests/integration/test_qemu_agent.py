@@ -162,6 +162,24 @@ async def test_a_guest_that_dies_while_no_agent_is_there_is_booted_by_the_next(
         assert await requester.instances(NodeAction.DESCRIBE, 1) == {instance_id(1): "running"}
 
 
+async def test_a_guest_whose_qemu_dies_is_started_again_by_its_agent(
+    nodes: list[_Node], requester: Requester
+) -> None:
+    node = nodes[0]
+
+    async def pid() -> int | None:
+        return node.pid(1)
+
+    async with node.agent:
+        await requester.accepted(1, instance_type=_SMALL)
+        await node.agent.says("instances running")
+        killed = await pid()
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        await eventually(pid, lambda now: now not in {None, killed}, within_s=UP_WITHIN_S)
+        assert set((await requester.inventory()).values()) == {"running"}
+
+
 async def test_an_agent_that_is_told_to_leave_leaves_its_guests_running_and_complains_of_nothing(
     nodes: list[_Node], requester: Requester
 ) -> None:
